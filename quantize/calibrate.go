@@ -31,6 +31,8 @@ type Calibrator interface {
 	Apart() bool
 	// Block returns how many weights methods take best at a time, 0 where it does not matter.
 	Block() int
+	// Devices returns how many devices share the rows of a layer.
+	Devices() int
 	// Memory returns about how many bytes of the host Walk takes at most, and of a device together with what the methods prepare there:
 	// 0 where there is none. Seconds returns about how long it takes together with what the methods do, but for their work on the host.
 	Memory(f Fitting) (host, device int64)

@@ -13,6 +13,7 @@ type memory struct {
 	workers int
 	block   int  // weights that a worker holds at a time
 	wide    bool // a device takes many of them best
+	devices int  // among which the rows of rings are divided
 	// Bytes that are stored of a weight, at most.
 	stored float64
 	// Bytes that a calibrator takes beside the workers, and a refiner after them; 0 where
@@ -96,9 +97,9 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	}
 	if c := p.Recipe.Calibrate; c != nil {
 		m.calibrator, m.device = c.Memory(p.fitting(m))
-		m.block, m.wide = max(m.block, c.Block()), c.Block() > 0
+		m.block, m.wide, m.devices = max(m.block, c.Block()), c.Block() > 0, c.Devices()
 		if m.wide && m.bands {
-			m.block, m.workers = max(m.block, ringsTimes*c.Block()), min(m.workers, ringWorkers)
+			m.block, m.workers = max(m.block, ringsTimes*c.Block()), min(m.workers, ringWorkers*m.devices)
 		}
 		if !m.wide { // a device has them in its own memory
 			m.calibrator += 2 * 4 * int64(turned) * int64(turned)

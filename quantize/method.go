@@ -439,20 +439,17 @@ func (s feedbackState) Quantizer(l Layer) (rounding.Quantizer, error) {
 		}
 		return rings.Padded(q, l.K), nil
 	}
-	var q gptq.Rounder
-	var err error
-	if l.Kind == bcq.Name {
-		o := l.planes(s.bcq)
-		o.Weights = s.Weights()
-		q, err = planes.NewQuantizer(o)
-	} else {
-		q, err = weighed(l.table(), s.Weights())
-	}
-	if err != nil {
-		return nil, err
-	}
-	if l.Scale == weight.Absmax && !s.OnDevice() {
-		q = struct{ gptq.Rounder }{q} // whose scales stay
-	}
-	return s.State.Quantizer(q)
+	return s.QuantizerBy(func() (q gptq.Rounder, err error) {
+		if l.Kind == bcq.Name {
+			o := l.planes(s.bcq)
+			o.Weights = s.Weights()
+			q, err = planes.NewQuantizer(o)
+		} else {
+			q, err = weighed(l.table(), s.Weights())
+		}
+		if err == nil && l.Scale == weight.Absmax && !s.OnDevice() {
+			q = struct{ gptq.Rounder }{q} // whose scales stay
+		}
+		return q, err
+	})
 }

@@ -530,6 +530,9 @@ func (r *run) blocks(t *task, from, to int) []block {
 	if it.per() > 1 && !r.memory.wide { // whose codes take long: so that workers share a small layer evenly
 		rows = min(rows, max(it.unit(), sharedBands*it.per()))
 	}
+	if n := r.memory.devices; it.per() > 1 && n > 1 {
+		rows = min(rows, (((to-from)+n-1)/n+it.unit()-1)/it.unit()*it.unit())
+	}
 	var bs []block
 	for ; from < to; from += rows {
 		bs = append(bs, block{task: t, from: from, to: min(from+rows, to), state: it.plain})

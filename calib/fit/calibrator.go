@@ -85,9 +85,12 @@ func (c *calibrator) Block() int {
 	return 4 << 20
 }
 
+// Devices implements [quantize.Calibrator].
+func (c *calibrator) Devices() int { return max(c.o.Devices, 1) }
+
 // Memory implements [quantize.Calibrator].
 func (c *calibrator) Memory(f quantize.Fitting) (host, device int64) {
-	o, devices := c.walk(), max(c.o.Devices, 1)
+	o, devices := c.walk(), c.Devices()
 	if c.o.Device != "cpu" {
 		device = model.WalkDeviceMemory(c.src.Decoder(), o, devices, f.Share, f.Beside, f.Prepared)
 	}
@@ -113,7 +116,7 @@ func (c *calibrator) Seconds(_ context.Context, f quantize.Fitting) (seconds flo
 	}
 	work := (model.WalkWork(d, o)+gpuFloats*f.Products)/perSecond + gpuLaunch*model.WalkLaunches(d, o) +
 		gpuMatrix*float64(f.Matrices) + gpuWeight*f.Weights
-	return gpuStart + work/float64(max(c.o.Devices, 1)), err
+	return gpuStart + work/float64(c.Devices()), err
 }
 
 // What a GPU takes besides products of activations, in seconds but for gpuFloats: measured on an H200, see NOTES.md of package gptq.

@@ -128,10 +128,16 @@ func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, er
 		return f, s.ops.Err()
 	}
 	made := make([]rounding.Feedback, 1+len(s.others))
+	o.Parts = len(made)
 	err := s.onEach(func(i int, s deviceStats) (err error) {
+		o := o
+		o.Part = i
 		made[i], err = s.Feedback(o)
 		return err
 	})
+	if err == nil && o.Retarget > 0 && !slices.Contains(made, nil) {
+		err = s.shareRetargeting(made, o)
+	}
 	if err != nil || slices.Contains(made, nil) {
 		for _, f := range made {
 			if f != nil {
@@ -141,6 +147,28 @@ func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, er
 		return nil, err
 	}
 	return newSpread(s, made), nil
+}
+
+// Retargeting is feedback of a device that has made some rows of what weights are retargeted by, see [rounding.FeedbackOptions].Rows.
+type Retargeting interface {
+	// Retargeting returns all of them, floats [K, K].
+	Retargeting() Array
+}
+
+// shareRetargeting gives each device the rows that others have made.
+func (s deviceStats) shareRetargeting(made []rounding.Feedback, o rounding.FeedbackOptions) error {
+	devices := append([]deviceStats{s}, s.others...)
+	return s.onEach(func(i int, to deviceStats) error {
+		all := made[i].(Retargeting).Retargeting()
+		for j, f := range made {
+			o := o
+			o.Part = j
+			if from, end := o.Rows(s.k); j != i && from < end {
+				Send(all.Slice(from*s.k, end*s.k), to.ops, f.(Retargeting).Retargeting().Slice(from*s.k, end*s.k), devices[j].ops)
+			}
+		}
+		return to.ops.Err()
+	})
 }
 
 // onEach calls f for the statistics of each device, beside each other.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/weight"
@@ -91,10 +92,11 @@ type walker struct {
 	spans   []span // of windows that pass through experts together
 	within  []int  // the span that a window is in
 
-	at     int        // the span at hand, of those that a pass goes through
-	routes []routes   // of every span, where there are experts
-	chose  []*routing // likewise, of the quantized model
-	routed []int      // tokens of each expert, in all windows of all devices
+	at     int                                   // the span at hand, of those that a pass goes through
+	routes []routes                              // of every span, where there are experts
+	chose  []*routing                            // likewise, of the quantized model
+	taken  map[*arch.Stored]func() (rows, error) // layers that are read ahead
+	routed []int                                 // tokens of each expert, in all windows of all devices
 }
 
 // span is some windows that follow each other: from, from+1, … to-1. They have so many tokens, which begin at a token of all.
@@ -277,6 +279,10 @@ func (w *walker) load(i int) error {
 
 // release gives back what was read of a block.
 func (w *walker) release() {
+	for _, take := range w.taken { // that nobody asked for, where something failed
+		_, _ = take()
+	}
+	w.taken = nil
 	for _, old := range w.block.weights {
 		w.ops.FreeWeight(old)
 	}
@@ -585,6 +591,7 @@ func (w *walker) visit(ctx context.Context, spans []span, always bool, f func(at
 	if err := w.quantize(ctx, rs); err != nil {
 		return err
 	}
+	w.takeAhead(rs)
 	for _, r := range rs {
 		for _, l := range r.layers {
 			if *w.slots[l] = w.quantized.linear(l); w.quantized.err != nil {
@@ -835,8 +842,41 @@ func (w *walker) forget(r *readers) {
 	}
 }
 
-// take reads a layer of the quantized model.
+// takeMost is how many layers of a block are read beside each other.
+const takeMost = 4
+
+// takeAhead reads the layers of readings beside each other, where they are few.
+func (w *walker) takeAhead(rs []*readers) {
+	var all []*arch.Stored
+	for _, r := range rs {
+		for _, l := range r.layers {
+			if _, had := w.quantized.last[l.Stored]; !had && !slices.Contains(all, l.Stored) {
+				all = append(all, l.Stored)
+			}
+		}
+	}
+	if len(all) > takeMost {
+		return
+	}
+	w.taken = make(map[*arch.Stored]func() (rows, error))
+	for _, s := range all {
+		take := sync.OnceValues(func() (rows, error) { return w.read(s) })
+		go take()
+		w.taken[s] = take
+	}
+}
+
+// take takes a layer of the quantized model.
 func (w *walker) take(s *arch.Stored) (rows, error) {
+	if take, ok := w.taken[s]; ok {
+		delete(w.taken, s)
+		return take()
+	}
+	return w.read(s)
+}
+
+// read reads a layer of the quantized model.
+func (w *walker) read(s *arch.Stored) (rows, error) {
 	m, err := w.visitor.Weight(s.Path)
 	switch {
 	case err != nil:

@@ -1,25 +1,88 @@
 package gptq
 
 import (
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
-// deviceQuantizer implements [rounding.Quantizer] where the state lies on a device.
+// deviceQuantizer implements [rounding.Quantizer] where the state lies on a device, which takes many rows at a time. What is left to
+// the host all processors do, piece by piece, so that nothing waits long for one of them.
 type deviceQuantizer struct {
 	*State
-	Leveled
+	make func() (Leveled, error)
 
 	// Scratch for the rows at hand.
+	pieces       []*piece
 	target       []float32
+	levels       []float32
 	fed, nearest rounding.Rounded
 	outputs      []float32
 }
 
+// piece is some of the rows at hand.
+type piece struct {
+	Leveled
+	from, to int
+	stored   []float32 // of a row
+	err      error
+}
+
+// pieceWeights is about how many weights a piece has.
+const pieceWeights = 1 << 18
+
+// divide divides n rows into pieces.
+func (q *deviceQuantizer) divide(n int) ([]*piece, error) {
+	rows := max(pieceWeights/q.k, 1)
+	for i := 0; i*rows < n; i++ {
+		if i == len(q.pieces) {
+			l, err := q.make()
+			if err != nil {
+				return nil, err
+			}
+			q.pieces = append(q.pieces, &piece{Leveled: l})
+		}
+		q.pieces[i].from, q.pieces[i].to = i*rows, min((i+1)*rows, n)
+	}
+	return q.pieces[:(n+rows-1)/rows], nil
+}
+
+// each calls do for pieces, and returns the error of the first that fails.
+func each(pieces []*piece, do func(p *piece) error) error {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, p := range pieces {
+		g.Go(func() error {
+			p.err = do(p)
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are with the pieces
+	for _, p := range pieces {
+		if p.err != nil {
+			return fromRow(p.err, p.from)
+		}
+	}
+	return nil
+}
+
+// Shared implements [rounding.Quantizer].
+func (q *deviceQuantizer) Shared(parts [][]byte) { q.pieces[0].Shared(parts) }
+
 // Rows implements [rounding.Quantizer].
 func (q *deviceQuantizer) Rows(parts [][]byte, errs []rounding.RowError, w []float32) error {
 	n, k := len(errs), q.k
-	if err := q.CheckParts(parts, n, k); err != nil {
+	pieces, err := q.divide(n)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := pieces[0].CheckParts(parts, n, k); err != nil {
 		return err
 	}
 	target := grow(&q.target, n*k)
@@ -27,36 +90,53 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []rounding.RowError, w []flo
 	if err := q.device.Retarget(target); err != nil {
 		return err
 	}
-	keepFinite(target, w, k)
-	if err := q.Fit(target, n); err != nil {
+	err = each(pieces, func(p *piece) error {
+		of := target[p.from*k : p.to*k]
+		keepFinite(of, w[p.from*k:p.to*k], k)
+		return p.Fit(of, p.to-p.from)
+	})
+	if err != nil {
 		return err
 	}
-	levels, group, count := q.Levels()
+	_, group, count := pieces[0].Levels()
+	groups := weight.GroupsIn(k, group)
+	levels := grow(&q.levels, n*groups*count)
 	for _, r := range []*rounding.Rounded{&q.fed, &q.nearest} {
-		grow(&r.Codes, n*k)
-		grow(&r.Loss, n)
-		r.Codes, r.Loss = r.Codes[:n*k], r.Loss[:n]
+		r.Codes, r.Loss = grow(&r.Codes, n*k), grow(&r.Loss, n)
 	}
 	outputs := grow(&q.outputs, n)
+	_ = each(pieces, func(p *piece) error {
+		of, _, _ := p.Levels()
+		copy(levels[p.from*groups*count:], of)
+		return nil
+	})
 	if err := q.device.Round(q.fed, q.nearest, outputs, target, levels, group, count); err != nil {
 		return err
 	}
-	groups := weight.GroupsIn(k, group)
-	for r := range n {
-		e := rounding.RowError{Output: float64(outputs[r]), Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: q.Wants(r)}
-		codes := q.fed.Codes[r*k : (r+1)*k]
-		if !(e.Loss < e.NearestLoss) {
-			codes, e.Loss = q.nearest.Codes[r*k:(r+1)*k], e.NearestLoss
+	return each(pieces, func(p *piece) error {
+		stored := grow(&p.stored, k)
+		for r := p.from; r < p.to; r++ {
+			own := r - p.from
+			e := rounding.RowError{Output: float64(outputs[r]), Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: p.Wants(own)}
+			codes := q.fed.Codes[r*k : (r+1)*k]
+			if !(e.Loss < e.NearestLoss) {
+				codes, e.Loss = q.nearest.Codes[r*k:(r+1)*k], e.NearestLoss
+			}
+			for g := range groups {
+				of := levels[(r*groups+g)*count:][:count]
+				for c := g * group; c < min((g+1)*group, k); c++ {
+					stored[c] = of[codes[c]]
+				}
+			}
+			for c, v := range stored {
+				e.Add(w[r*k+c], v)
+			}
+			q.undamp(&e, target[r*k:(r+1)*k], func(c int) float32 { return stored[c] })
+			errs[r] = e
+			p.Store(parts, r, own, codes)
 		}
-		stored := func(c int) float32 { return levels[(r*groups+c/group)*count+int(codes[c])] }
-		for c := range codes {
-			e.Add(w[r*k+c], stored(c))
-		}
-		q.undamp(&e, target[r*k:(r+1)*k], stored)
-		errs[r] = e
-		q.Store(parts, r, r, codes)
-	}
-	return nil
+		return nil
+	})
 }
 
 // A Ringed is a Blocker whose blocks are columns of rings, which a device can choose. Its rotation is that of the state's statistics.

@@ -80,6 +80,28 @@ type quantizer struct {
 // that errors were fed into, and of the nearest ones.
 type loss struct{ fed, nearest, all float64 } // all: of weights that are 0
 
+// QuantizerBy is [State.Quantizer] for as many rounders as are wanted, each with scratch memory of its own: a device takes them.
+func (s *State) QuantizerBy(make func() (Rounder, error)) (rounding.Quantizer, error) {
+	r, err := make()
+	if err != nil {
+		return nil, err
+	}
+	if s.report.Nearest != "" || s.device == nil {
+		return s.Quantizer(r)
+	}
+	first, ok := r.(Leveled)
+	if !ok {
+		return nil, errors.New("codes that no device can round by")
+	}
+	return &deviceQuantizer{State: s, pieces: []*piece{{Leveled: first}}, make: func() (Leveled, error) {
+		r, err := make()
+		if err != nil {
+			return nil, err
+		}
+		return r.(Leveled), nil
+	}}, nil
+}
+
 // Quantizer returns a quantizer of a layer that reads the state: r itself where
 // weights are rounded to nearest after all.
 func (s *State) Quantizer(r Rounder) (rounding.Quantizer, error) {
@@ -87,11 +109,7 @@ func (s *State) Quantizer(r Rounder) (rounding.Quantizer, error) {
 		return r, nil
 	}
 	if s.device != nil {
-		leveled, ok := r.(Leveled)
-		if !ok {
-			return nil, errors.New("codes that no device can round by")
-		}
-		return &deviceQuantizer{State: s, Leveled: leveled}, nil
+		return nil, errors.New("rows that a device rounds in pieces, with a rounder each")
 	}
 	var pruner Pruner
 	if s.chunk > 1 {
@@ -137,20 +155,24 @@ func (q *quantizer) Rows(parts [][]byte, errs []rounding.RowError, w []float32) 
 // someRows calls do for some of n rows at a time, and counts those of its errors from the first of all.
 func someRows(n int, do func(from, to int) error) error {
 	for from := 0; from < n; from += rowsAtOnce {
-		err := do(from, min(from+rowsAtOnce, n))
-		var bad *rounding.NotFiniteError
-		if errors.As(err, &bad) {
-			bad.Row += from
-		}
-		var scale *rounding.ScaleError
-		if errors.As(err, &scale) {
-			scale.Row += from
-		}
-		if err != nil {
-			return err
+		if err := do(from, min(from+rowsAtOnce, n)); err != nil {
+			return fromRow(err, from)
 		}
 	}
 	return nil
+}
+
+// fromRow counts the row of an error from the first of more rows, before which there are some.
+func fromRow(err error, before int) error {
+	var bad *rounding.NotFiniteError
+	if errors.As(err, &bad) {
+		bad.Row += before
+	}
+	var scale *rounding.ScaleError
+	if errors.As(err, &scale) {
+		scale.Row += before
+	}
+	return err
 }
 
 // rows quantizes rows that are those from a first one on in parts.

@@ -98,9 +98,23 @@ type FeedbackOptions struct {
 
 	Retarget float32 // the share of the way to the weights that make up for earlier losses, 0 for none
 
+	// Part and Parts say which of several devices that prepare the same this is, and how many they are, 0 being one. Each makes some
+	// rows of what weights are retargeted by, see Rows.
+	Part, Parts int
+
 	// Block is the number of columns that are rounded together, so that none feeds its error into others of its block: those of a
 	// ring, for [Feedback.Rings], or 0. Order has them beside each other.
 	Block int
+}
+
+// RetargetParts is how many parts a device makes what weights are retargeted by in, so that its numbers do not depend on how many devices
+// share them.
+const RetargetParts = 4
+
+// Rows returns which of the k rows of what weights are retargeted by are the device's: some of the parts.
+func (o FeedbackOptions) Rows(k int) (from, to int) {
+	size, parts := (k+RetargetParts-1)/RetargetParts, max(o.Parts, 1)
+	return min(o.Part*RetargetParts/parts*size, k), min((o.Part+1)*RetargetParts/parts*size, k)
 }
 
 // Rotator are statistics on a device that can be turned there.

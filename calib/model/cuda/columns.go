@@ -99,25 +99,36 @@ func (o *Ops) feedback(h, d model.Array, factors []float32, s rounding.FeedbackO
 	})
 	if s.Retarget > 0 {
 		f.shift = o.Floats(k * k)
-		turned := o.Floats(k * k)
+		from, to := s.Rows(k)
+		turned := o.Floats((to - from) * k)
 		defer o.Free(turned)
 		back := make([]int, k)
 		for i, c := range reversed {
 			back[c] = i
 		}
-		o.reorderColumns(turned, d, reversed, k)
-		o.Solve(turned, factor, k, k)
-		o.reorderColumns(f.shift, turned, back, k)
+		o.reorderColumns(turned, d.Slice(from*k, to*k), reversed, k)
+		for at, part := 0, ceil(k, rounding.RetargetParts); at < to-from; at += part {
+			rows := min(part, to-from-at)
+			o.Solve(turned.Slice(at*k, (at+rows)*k), factor, rows, k)
+		}
+		o.reorderColumns(f.shift.Slice(from*k, to*k), turned, back, k)
 	}
 	return f
 }
 
-// reorderColumns writes dst[i, j] = src[i, order[j]], floats [k, k].
+// Retargeting implements [model.Retargeting].
+func (f *feedback) Retargeting() model.Array { return f.shift }
+
+// reorderColumns writes dst[i, j] = src[i, order[j]], floats [rows, k].
 func (o *Ops) reorderColumns(dst, src model.Array, order []int, k int) {
+	rows := dst.Len() / k
+	if rows == 0 {
+		return
+	}
 	o.do(func() {
 		at := o.uploadInts(order)
 		defer o.release(at)
-		o.launch("reorder_columns", driver.Dim{X: uint32(k)}, driver.Dim{X: gradThreads}, dst, src, at, k)
+		o.launch("reorder_columns", driver.Dim{X: uint32(rows)}, driver.Dim{X: gradThreads}, dst, src, at, k)
 	})
 }
 

@@ -131,11 +131,9 @@ func testColumns(t *testing.T, o *Ops) {
 				}
 				defer s.Close()
 				ready()
-				inner, err := rtn.NewQuantizer(lut.Format{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
-				if err != nil {
-					t.Fatal(err)
-				}
-				q, err := s.Quantizer(inner)
+				q, err := s.QuantizerBy(func() (gptq.Rounder, error) {
+					return rtn.NewQuantizer(lut.Format{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
+				})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -97,7 +97,7 @@ func (o *Ops) fetch(dst []byte, src driver.Ptr) {
 		if o.err == nil {
 			o.fail(o.stream.Sync())
 		}
-		copy(dst, o.fetched.Bytes()[:n])
+		copyWide(dst, o.fetched.Bytes()[:n])
 		dst, src = dst[n:], src+driver.Ptr(n)
 	}
 }

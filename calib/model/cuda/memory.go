@@ -203,11 +203,24 @@ func (o *Ops) upload(dst driver.Ptr, src []byte) {
 			o.staged = 0
 			continue
 		}
-		n := copy(o.staging.Bytes()[o.staged:], src)
+		n := copyWide(o.staging.Bytes()[o.staged:], src)
 		o.fail(o.stream.Write(dst, o.staging, o.staged, n))
 		o.staged += n
 		dst, src = dst+driver.Ptr(n), src[n:]
 	}
+}
+
+// copyWide is copy by several processors where there is much: one is slower than the way to the device.
+func copyWide(dst, src []byte) int {
+	const share = 1 << 20
+	n := min(len(dst), len(src))
+	var all sync.WaitGroup
+	for from := share; from < n; from += share {
+		all.Go(func() { copy(dst[from:min(from+share, n)], src[from:n]) })
+	}
+	copy(dst[:min(share, n)], src)
+	all.Wait()
+	return n
 }
 
 // uploadInts queues a copy of integers, as 32-bit ones, to scratch memory.

@@ -240,6 +240,7 @@ func (c *walkCalibrator) Key() string                                  { return 
 func (c *walkCalibrator) Record() *lutq.Calibration                    { return &lutq.Calibration{} }
 func (c *walkCalibrator) Apart() bool                                  { return false }
 func (c *walkCalibrator) Block() int                                   { return 1 << 20 }
+func (c *walkCalibrator) Devices() int                                 { return 1 + len(c.walk.Beside) }
 func (c *walkCalibrator) Memory(quantize.Fitting) (host, device int64) { return 0, 0 }
 func (c *walkCalibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
 	return model.Walk(ctx, c.src, c.o, v, c.walk)
