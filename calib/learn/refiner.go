@@ -166,5 +166,6 @@ func (r *Refiner) Seconds(context.Context) (seconds float64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	return Seconds(devices[0], r.decoder, r.o.Options)
+	seconds, err = Seconds(devices[0], r.decoder, r.o.Options)
+	return seconds / float64(min(max(r.o.Batch, 1), len(devices))), err
 }

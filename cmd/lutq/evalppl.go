@@ -83,6 +83,8 @@ On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models whose activations float16 cannot hold. The sum that runs through the
 blocks (the residual stream) is float32 on both.
 
+--devices 0,1 divides the windows among GPUs. The report is that of one.
+
 --act fp8 multiplies with activations of 8 bits (lutq help fp8).
 
 --act-table multiplies quantized layers on the cpu through tables, as LUT Tensor

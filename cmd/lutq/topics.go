@@ -302,8 +302,10 @@ windows are held out to measure progress, and the best state on them is kept.
 Of kind trellis the scales of rows are learned, in mode lutq, and codes and
 tables stay. Kinds bcq and lut24 are not learned.
 
-The same seed, text and device give the same bytes. An interrupted run goes on
-where it stopped, GPTQ at the block.`
+--devices 0,1 divides windows and rows among GPUs: of learning those of a step
+(--learn-batch). The same seed, text and kind of device give the same bytes,
+except of many experts on several GPUs. An interrupted run goes on where it
+stopped, GPTQ at the block.`
 
 const sparseTopic = `A 2:4 sparse layer (kind lut24) keeps two of every four columns of a row. The
 two have codes of a table; the other two are exactly 0. The method chooses
