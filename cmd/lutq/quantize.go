@@ -609,7 +609,12 @@ func quantizeHint(err error, out string) error {
 		return hintError{err, "the same command goes on where this one stopped; " + filepath.Clean(out) + ".partial holds what is done"}
 	}
 	if late, ok := errors.AsType[*quantize.FetchError](err); ok {
-		return late.Err // which has a hint of its own
+		hint := "the same command goes on where this one stopped"
+		var h interface{ Hint() string }
+		if errors.As(err, &h) && h.Hint() != "" {
+			hint = h.Hint() + "; " + hint
+		}
+		return hintError{late.Err, hint}
 	}
 	var scale *rounding.ScaleError
 	if errors.As(err, &scale) {

@@ -219,7 +219,7 @@ func TestShardsInterrupted(t *testing.T) {
 		return sent > 5*32<<10
 	}
 	code, _, stderr := exec(args...)
-	if code != exitFailed || !strings.Contains(stderr, "lutq: org/tiny: "+fails+": the server forbids it") {
+	if code != exitFailed || !strings.Contains(stderr, "lutq: org/tiny: "+fails+": the server forbids it") || !strings.Contains(stderr, "; the same command goes on where this one stopped\n") {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}
 	if n := onDisk("out.partial"); n == 0 {
