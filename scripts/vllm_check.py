@@ -14,6 +14,7 @@ The exit code is 3 when something differs.
 import argparse
 import ctypes
 import json
+import logging
 import os
 import struct
 import subprocess
@@ -67,7 +68,7 @@ def stand_ins() -> type:
     vllm = types.SimpleNamespace(model_config=model, additional_config={})
     modules = {
         "config": {"get_current_vllm_config": lambda: vllm},
-        "logger": {"init_logger": lambda name: None},
+        "logger": {"init_logger": logging.getLogger},
         "model_executor.layers.linear": {"LinearBase": base, "LinearMethodBase": object, "UnquantizedLinearMethod": type("Unquantized", (), {})},
         "model_executor.layers.quantization": {"register_quantization_config": lambda name: lambda cls: cls},
         "model_executor.layers.quantization.base_config": {
@@ -178,7 +179,36 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
     bad += wrong + (seen != {2, 3, 4, 5})
     kept = config.get_quant_method(base(), "lm_head")
     bad += type(kept).__name__ != "Unquantized" or config.get_quant_method(torch.nn.Identity(), "model.layers.0.self_attn.attn") is not None
-    return bad
+    return bad + unasked(lutq_vllm.Config, base, out)
+
+
+def unasked(kind: type, base: type, out: Path) -> int:
+    """What is wrong with names that vLLM changes, and with layers that it does not ask for: they must be unpacked, or refused."""
+    config, folder = kind.from_config(read_container.quantization(out)), read_container.Folder(out)
+    renamed = types.SimpleNamespace(apply_list=lambda names: [name.replace("model.", "language_model.model.", 1) for name in names])
+    config.apply_vllm_mapper(renamed)
+    if type(config.get_quant_method(base(), "language_model.model.layers.0.mlp.down_proj")).__name__ != "Method":
+        print("a layer of another name is taken for one that is not quantized")
+        return 1
+
+    def tensors():
+        for name in folder.where:
+            dtype, shape, data = folder.raw(name)
+            yield name, torch.frombuffer(bytearray(data), dtype=DTYPES[dtype]).view(shape)
+
+    try:
+        config.done()
+        print("layers that were not asked for are forgotten")
+        return 1
+    except ValueError:
+        pass
+    found = dict(config.unpack(tensors(), "llama", torch.float32, torch.device("cpu")))
+    config.done()
+    want = {f"{name}.weight": w for name, w in read_container.layers(out) if name != "model.layers.0.mlp.down_proj"}
+    wrong = [name for name, w in want.items() if not torch.equal(found[name], torch.from_numpy(w))]
+    wrong += [name for name in found if name.rpartition(".")[0] in config.config.tensors and name not in want and "layers.0.mlp.down_proj" not in name]
+    print(f"{len(want)} layers that are not asked for: {len(wrong)} unpacked wrongly")
+    return len(wrong)
 
 
 def laid_out(lutq: str, out: Path, config) -> tuple[set[int], int]:
