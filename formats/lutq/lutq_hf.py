@@ -321,7 +321,9 @@ class Packed(nn.Module):
             if rows.numel() * self.band > self.rows:
                 return bands(slice(None))[rows]
             return bands(rows // self.band).unflatten(0, (-1, self.band))[torch.arange(rows.numel(), device=rows.device), rows % self.band]
-        first, last, _ = (rows or slice(None)).indices(self.rows)
+        if rows is None:  # without slice.indices, which torch.compile does not know
+            return bands(slice(None))[: self.rows]
+        first, last, _ = rows.indices(self.rows)
         at = first // self.band
         return bands(slice(at, -(-last // self.band)))[first - at * self.band : last - at * self.band]
 

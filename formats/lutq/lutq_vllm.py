@@ -2,12 +2,16 @@
 
 vLLM finds the plugin by its entry point. Linear layers and output layers of every kind stay packed, fused as vLLM fuses them
 whatever their parts are, and divided among GPUs by rows or columns. lutq_kernels.py has an NVIDIA GPU multiply by
-those of the kind lut as they are. Any other matrix is unpacked by lutq_hf.py's code when it is multiplied by. What vLLM has no place for that would hold packed weights, such as experts and embeddings, is unpacked while it
-is loaded, into as much memory as the model takes that is not quantized: a warning says what and how much.
+those of the kind lut as they are. Any other matrix is unpacked by lutq_hf.py's code when it is multiplied by. What vLLM has
+no place for that would hold packed weights, such as embeddings, is unpacked while it is loaded, into as much memory as the
+model takes that is not quantized: a warning says what and how much. So are experts, which vLLM's kernels then multiply by, where there
+is room for them. Otherwise, and with LUTQ_EXPERTS=packed in the environment, they stay packed, those that the checkpoint
+has in matrices of their own: in CUDA graphs every step then unpacks all, with --enforce-eager those that its tokens choose.
 """
 
 import functools
 import math
+import os
 import zlib
 from collections.abc import Iterator
 
@@ -18,11 +22,14 @@ from lutq_hf import BLOCK, OPTIONAL, PARTS, LutqConfig, Packed, signs
 from torch import Tensor, nn
 from vllm.config import get_current_vllm_config
 from vllm.logger import init_logger
+from vllm.model_executor.layers.fused_moe.config import FUSED_MOE_UNQUANTIZED_CONFIG
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.platforms import current_platform
 
 logger = init_logger("vllm.lutq")
 
@@ -31,6 +38,8 @@ FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj
 # What cannot stay packed, by the last name: vLLM reorders the rows of some as it loads them, and of others wants the weights.
 LOOSE = {"query_key_value", "wqkv", "kv_b_proj"}
 LOOSE_IN = {"llama4": {"q_proj", "k_proj"}, "llama4_text": {"q_proj", "k_proj"}}
+EXPERTS = (("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj"))  # names of gate, up and down
+MOE = {"FusedMoE", "RoutedExperts"}  # what asks for experts in vLLM 0.22 and in 0.32
 TRANSPOSED = {"gpt_oss"}  # the models that want stacks of experts as [experts, columns, rows] however they are stored
 
 
@@ -216,6 +225,59 @@ class Method(LinearMethodBase):
         return y if bias is None else y + bias
 
 
+class Experts(FusedMoEMethodBase):
+    """Holds experts packed, layer.packed has three matrices of each: gate, up and down. In a CUDA graph all are unpacked at
+    every step, outside of one those that tokens have chosen."""
+
+    def __init__(self, config: "Config", moe, found: list[list[str]]):
+        super().__init__(moe)
+        self.config, self.found = config, found
+
+    # vLLM's code for CPUs leaves the choice of experts to the method.
+    is_monolithic = property(lambda self: current_platform.is_cpu())
+
+    def maybe_make_prepare_finalize(self, routing_tables=None):
+        return None
+
+    def get_fused_moe_quant_config(self, layer):
+        return FUSED_MOE_UNQUANTIZED_CONFIG
+
+    def create_weights(self, layer, num_experts, hidden_size, intermediate_size_per_partition, params_dtype, **extra):
+        like, first = torch.empty(0, dtype=params_dtype), self.moe.moe_parallel_config.tp_rank * intermediate_size_per_partition
+        own = first, intermediate_size_per_partition
+        packed = []
+        for names in self.found:
+            for name, rows, columns in zip(names, (own, own, (0, hidden_size)), ((0, hidden_size), (0, hidden_size), own)):
+                matrix = Share(name, self.config.config.of(name), like, [rows], columns)
+                self.config.held[name] = matrix
+                packed.append(matrix)
+        layer.packed = nn.ModuleList(packed)
+
+    def process_weights_after_loading(self, layer):
+        for matrix in layer.packed:
+            matrix.loaded()
+
+    def apply(self, layer, x, topk_weights, topk_ids, shared_experts=None, shared_experts_input=None):
+        every = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for expert in range(len(self.found)) if every else topk_ids.unique().tolist():
+            chosen = topk_ids == expert
+            share = (topk_weights * chosen).sum(-1, keepdim=True)
+            rows = torch.arange(len(x), device=x.device) if every else chosen.any(-1).nonzero()[:, 0]
+            gate, up, down = layer.packed[3 * expert : 3 * expert + 3]
+            y.index_add_(0, rows, down(F.silu(gate(x[rows])) * up(x[rows])).float() * share[rows])
+        return y.to(x.dtype)
+
+    def apply_monolithic(self, layer, x, router_logits, input_ids=None):
+        from vllm.model_executor.layers.fused_moe.cpu_fused_moe import select_experts
+
+        weights, ids = select_experts(
+            x, router_logits, layer.top_k, layer.use_grouped_topk, layer.renormalize, layer.topk_group, layer.num_expert_group,
+            layer.custom_routing_function, layer.scoring_func, layer.routed_scaling_factor, layer.e_score_correction_bias,
+        )  # fmt: skip
+        return self.apply(layer, x, weights, ids)
+
+
 @register_quantization_config("lutq")
 class Config(QuantizationConfig):
     """A folder's quantization_config."""
@@ -225,6 +287,7 @@ class Config(QuantizationConfig):
         self.config = config
         self.names = {name: name for name in config.tensors}  # in the folder, by vLLM's
         self.asked = set()  # those that stay packed
+        self.held: dict[str, Share] = {}  # of these what vLLM does not load by itself: experts
         self.read = False
         for name in config.tensors:
             config.of(name)  # refuses what this version does not know
@@ -275,24 +338,41 @@ class Config(QuantizationConfig):
         return found if any(c for _, c in found) else []
 
     def get_quant_method(self, layer: nn.Module, prefix: str):
+        if type(layer).__name__ in MOE:
+            return self.experts(layer, prefix.removesuffix(".routed_experts"))
         if not isinstance(layer, LinearBase | ParallelLMHead):
-            if "MoE" in type(layer).__name__:
-                self.room(get_current_vllm_config())
             return None
         if not (found := self.find(layer, prefix)):
             return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
         self.asked |= {name for name, c in found if c is not None}
         return Method(self, found)
 
-    def room(self, vllm) -> None:
-        """Refuses experts that would not fit when they are unpacked, before anything is loaded."""
-        shapes = [self.config.tensors[name]["shape"] for name in self.names.values() if ".experts" in name]
-        need = sum(n * k for n, k in shapes) * vllm.model_config.dtype.itemsize / vllm.parallel_config.world_size
-        if torch.cuda.is_available() and need > (free := torch.cuda.mem_get_info()[0]):
-            raise ValueError(
-                f"experts are unpacked, into {need / 1e9:.3g} GB a GPU, of which {free / 1e9:.3g} are free: use more GPUs, or what lutq export "
-                "--to ct makes, whose experts vLLM keeps packed"
-            )
+    def experts(self, layer: nn.Module, prefix: str) -> "Experts | None":
+        """What holds experts packed, if they are told to be, or if they would not fit when they are unpacked; else nothing."""
+        names = [name for name in self.names if ".experts." in name]
+        vllm = get_current_vllm_config()
+        need = sum(math.prod(self.config.tensors[self.names[name]]["shape"]) for name in names) * vllm.model_config.dtype.itemsize
+        need /= vllm.parallel_config.world_size
+        free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else math.inf
+        if os.environ.get("LUTQ_EXPERTS") != "packed" and need < free:
+            return None
+        own = {name.removeprefix(prefix + "."): self.names[name] for name in names if name.startswith(prefix + ".")}
+        for leaves in EXPERTS:
+            found = [[own.get(f"{e}.{leaf}") for leaf in leaves] for e in range(layer.global_num_experts)]
+            if all(all(some) for some in found):
+                break
+        else:
+            found = []
+        plain = layer.activation.value == "silu" and not layer.apply_router_weight_on_input and not layer.use_ep and not layer.moe_config.has_bias
+        if found and plain:
+            self.asked |= {name for some in found for name in some}
+            return Experts(self, layer.moe_config, found)
+        if need < free:
+            return None
+        raise ValueError(
+            f"{prefix}: these experts are unpacked, into {need / 1e9:.3g} GB a GPU, of which {free / 1e9:.3g} are free: use more GPUs, "
+            "or what lutq export --to ct makes"
+        )
 
     def unpack(self, weights: Iterator[tuple[str, Tensor]], model: str, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
         """The folder's tensors, with the weights of layers in the place of what stores those that no layer of vLLM has asked for."""
@@ -314,6 +394,9 @@ class Config(QuantizationConfig):
 
         for name, stored in weights:
             layer, _, part = name.rpartition(".")
+            if layer in self.held:
+                self.held[layer].load(part, stored)
+                continue
             if layer in self.asked or layer not in self.config.tensors or part not in PARTS[(c := self.config.of(layer)).get("kind") or "lut"]:
                 yield name, stored
                 continue
