@@ -453,6 +453,7 @@ def in_vllm(args: argparse.Namespace, work: Path) -> int:
     # Those with experts come first: what vLLM readies for them it readies once in a process.
     for name, model, options, target, (dtype, most) in (
         *((f"experts as {k} has them", with_experts(k, work / k), ["--bits", "4", "--group", "32"], "", f32) for k in ("Mixtral", "Qwen3", "Llama 4")),
+        ("experts that stay packed", work / "Mixtral", ["--bits", "4", "--group", "32"], "", f32),
         ("every kind", args.model, MIXED, "", f32),
         ("q, k and v in one matrix on disk, 3 bits", phi3, ["--bits", "3", "--group", "32"], "", f32),
         ("compressed-tensors", args.model, ["--for", "ct", "--bits", "4", "--group", "64"], "ct", f16),
@@ -470,6 +471,7 @@ def in_vllm(args: argparse.Namespace, work: Path) -> int:
         # Processes that are started anew get what the plugin has by pickle.
         apart = name.startswith("an engine")
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(apart))
+        os.environ["LUTQ_EXPERTS"] = "packed" if "packed" in name else ""
         got = opened(out, ids, vocabulary, dtype, **({} if apart else here))
         kl = float((want.exp() * (want - got)).sum(-1).mean())
         wrong = not abs(kl) < most  # NaN is wrong too
