@@ -57,11 +57,11 @@ func (l *linear) into(y Array, add bool) Product {
 	return Product{Y: y, W: l.w, Bias: l.bias, Add: add}
 }
 
-// activations are those of a window of t tokens. All but h and y are acts.
+// activations are those of a window of t tokens. All are acts but h, and y where it is said.
 type activations struct {
 	t        int
 	h        Array    // floats [t, hidden], the residual stream
-	y        Array    // floats [t, hidden], what is added to it, where that is not added at once; else nil
+	y        Array    // floats or acts [t, hidden], what is added to it, where that is not added at once; else nil
 	n        Array    // [t, hidden]
 	q        Array    // [t, widest input of a mixer's last layer]; a mixer leaves its result there
 	k, v     Array    // [t, kv_heads·head_dim]
@@ -103,8 +103,17 @@ func (m *Model) normsOutputs() bool {
 	return slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.AttnOut != nil || b.MLPOut != nil })
 }
 
-// addsLater reports whether what layers add to the residual stream is made beside it.
-func (m *Model) addsLater() bool { return m.normsOutputs() || m.division != nil }
+// addedRoom allocates what layers add to the residual stream of t tokens, nil where they add it at once. What several devices send each other
+// is acts, as it is in steps, unless a norm comes next.
+func (m *Model) addedRoom(t int) Array {
+	switch {
+	case m.normsOutputs():
+		return m.ops.Floats(t * m.desc.Hidden)
+	case m.division != nil:
+		return m.ops.Acts(t * m.desc.Hidden)
+	}
+	return nil
+}
 
 // start checks a window and returns room for its activations.
 func (m *Model) start(tokens []int) (activations, error) {
@@ -148,9 +157,7 @@ func (m *Model) newActivations(t int) activations {
 		k: m.ops.Acts(t * w.kv), v: m.ops.Acts(t * w.kv),
 		gate: m.ops.Acts(m.mlpRows(t) * w.mlp), up: m.ops.Acts(m.mlpRows(t) * w.mlp),
 	}
-	if m.addsLater() {
-		a.y = m.ops.Floats(t * m.desc.Hidden)
-	}
+	a.y = m.addedRoom(t)
 	m.mixerRoom(&a, t)
 	return a
 }

@@ -161,9 +161,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 			c.tables[r].grow(c.positions, rec)
 		}
 	}
-	if m.addsLater() {
-		r.y = rec.Floats(n * m.desc.Hidden)
-	}
+	r.y = m.addedRoom(n)
 	r.some = m.headRoom(n)
 	m.mixerRoom(&r.activations, n)
 	r.beside = m.newBeside(n)

@@ -279,3 +279,119 @@ func TestGPUDivided(t *testing.T) {
 		}
 	})
 }
+
+// told is the host's stand-in for one of several GPUs, which tell each other through the host.
+type told struct {
+	*Ops
+	rank int
+	to   [][]chan []float32 // from each to each
+}
+
+func (p *told) tell(x model.Array) [][]float32 {
+	v := make([]float32, x.Len())
+	p.Read(v, x)
+	all := make([][]float32, len(p.to))
+	for i := range p.to {
+		p.to[p.rank][i] <- v
+	}
+	for i := range p.to {
+		all[i] = <-p.to[i][p.rank]
+	}
+	return all
+}
+
+// AddUp implements [model.Peer].
+func (p *told) AddUp(x model.Array) {
+	sum := make([]float32, x.Len())
+	for _, v := range p.tell(x) {
+		for i, f := range v {
+			sum[i] += f
+		}
+	}
+	p.Write(x, sum)
+}
+
+// Collect implements [model.Peer].
+func (p *told) Collect(y, x model.Array, rows int) {
+	all, cols := p.tell(x), x.Len()/rows
+	var v []float32
+	for row := range rows {
+		for _, of := range all {
+			v = append(v, of[row*cols:(row+1)*cols]...)
+		}
+	}
+	p.Write(y, v)
+}
+
+// TestHostDivided holds windows of models that two GPUs have a part of each to those of whole ones, in 16 bits, by the host's stand-in.
+func TestHostDivided(t *testing.T) {
+	stamps := kerneltest.NewStamps(t, kerneltest.StampOptions{Update: *cudatest.Update, All: *cudatest.Long})
+	kerneltest.HostGPU(t, 8, false)
+	c, err := driver.Open(driver.Options{CacheDir: cacheDir})
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, name := range []string{"llama", "gemma3"} {
+		t.Run(name, func(t *testing.T) {
+			const n, i = 2, 1
+			stamps.Due(t, kerneltest.Modules(800, Kernels(types[i].acts)...)...)
+			all := archtest.Goldens(t)
+			g := all[slices.IndexFunc(all, func(g archtest.Golden) bool { return g.Name == name })]
+			dir := t.TempDir()
+			g.Write(t, dir)
+			to := make([][]chan []float32, n)
+			for i := range to {
+				for range n {
+					to[i] = append(to[i], make(chan []float32, 1))
+				}
+			}
+			open := func() *Ops {
+				d, err := c.OpenDevice(0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var e *gemmcuda.Engine
+				if err := d.Do(func() (err error) { e, err = gemmcuda.New(d, c.Cache()); return err }); err != nil {
+					t.Skip(err)
+				}
+				o, err := New(d, e, Options{Type: types[i].acts})
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.lanes.once.Do(func() {})
+				t.Cleanup(func() {
+					if err := errors.Join(o.Err(), o.Close(), d.Do(e.Close), d.Close()); err != nil {
+						t.Error(err)
+					}
+				})
+				return o
+			}
+			var team []model.Peer
+			for rank := range n {
+				team = append(team, &told{open(), rank, to})
+			}
+			ctx, tokens := context.Background(), g.Tokens
+			run := func(m *model.Model, err error) []float32 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				if _, err := m.Hidden(ctx, tokens); err != nil {
+					t.Fatal(err)
+				}
+				l, v := m.Ops().Floats(len(tokens)*m.Vocab()), make([]float32, len(tokens)*m.Vocab())
+				if err := m.LogitsOf(l, 0, len(tokens)); err != nil {
+					t.Fatal(err)
+				}
+				m.Ops().Read(v, l)
+				m.Ops().Free(l)
+				return v
+			}
+			got := run(model.OpenDivided(modeltest.Open(t, dir), team, model.OpenOptions{}))
+			want := run(model.Open(modeltest.Open(t, dir), open(), model.OpenOptions{}))
+			if d := distance(got, want); !(d <= 2*types[i].deep) || d == 0 {
+				t.Errorf("logits are off by %.2g", d)
+			}
+		})
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
+
+	"golang.org/x/sync/singleflight"
 )
 
 // Options adjust [Open].
@@ -25,7 +27,8 @@ type Options struct {
 type CUDA struct {
 	places places
 	cache  *Cache
-	kept   sync.Map // machine code that the cache could not take, by key
+	kept   sync.Map           // machine code that the cache could not take, by key
+	making singleflight.Group // of kernels that are being compiled, by key
 	api    func() (*cudaAPI, error)
 	nvrtc  func() (*nvrtcAPI, error)
 	blas   func() (*blasAPI, error)

@@ -36,17 +36,23 @@ func (c *CUDA) Cubin(k Kernel) (cubin []byte, cached bool, err error) {
 	if cubin, ok := c.kept.Load(key); ok {
 		return cubin.([]byte), true, nil
 	}
-	out, err := c.Compile(k.Source, k.Name, k.Options)
+	made, err, _ := c.making.Do(key, func() (any, error) { // several GPUs ask for the same
+		out, err := c.Compile(k.Source, k.Name, k.Options)
+		if err != nil {
+			return nil, err
+		}
+		if len(out.Cubin) == 0 {
+			return nil, fmt.Errorf("compiling %s for %s gives no machine code", k.Name, k.Options.Arch)
+		}
+		if c.cache.Put(key, out.Cubin) != nil { // which is allowed
+			c.kept.Store(key, out.Cubin)
+		}
+		return out.Cubin, nil
+	})
 	if err != nil {
 		return nil, false, err
 	}
-	if len(out.Cubin) == 0 {
-		return nil, false, fmt.Errorf("compiling %s for %s gives no machine code", k.Name, k.Options.Arch)
-	}
-	if c.cache.Put(key, out.Cubin) != nil { // which is allowed
-		c.kept.Store(key, out.Cubin)
-	}
-	return out.Cubin, false, nil
+	return made.([]byte), false, nil
 }
 
 // cacheKey digests everything that the machine code depends on.
