@@ -72,10 +72,12 @@ func openTiny(t *testing.T) (*model.Model, *tasks.Encoder) {
 }
 
 // TestLMEval: the requests are those of lm-evaluation-harness to the letter, log-likelihoods are as near as float32 is, and
-// the answers are the same.
+// the answers are the same. Two and three devices that share the items say the same.
 func TestLMEval(t *testing.T) {
 	g, dir := readGolden(t)
 	m, encoder := openTiny(t)
+	second, _ := openTiny(t)
+	third, _ := openTiny(t)
 	for name, samples := range g.Samples {
 		t.Run(name, func(t *testing.T) {
 			task, err := tasks.Load(t.Context(), tasks.Source{Spec: filepath.Join(dir, name+".yaml")}, tasks.Options{Seed: 1234})
@@ -101,6 +103,21 @@ func TestLMEval(t *testing.T) {
 			answers, err := tasks.Score(t.Context(), m, reads, nil)
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, on := range [][]*model.Model{{m, second}, {m, second, third}} {
+				last := 0
+				shared, err := tasks.ScoreOn(t.Context(), on, reads, func(done int) {
+					if done < last || done > len(reads) {
+						t.Errorf("%d devices: told of %d items of %d after %d", len(on), done, len(reads), last)
+					}
+					last = done
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := cmp.Diff(answers.Likelihoods, shared.Likelihoods); d != "" {
+					t.Errorf("%d devices say something else:\n%s", len(on), d)
+				}
 			}
 			result := task.Judge(answers)
 			for i, s := range samples {

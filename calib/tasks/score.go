@@ -1,10 +1,14 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/model"
 )
@@ -34,22 +38,64 @@ const (
 // text of a slot begins with like the last one, such as the context of several choices or the same examples, is not read
 // again, unless the model forgets or turns tokens by the length of their text.
 func Score(ctx context.Context, m *model.Model, items [][]Read, progress func(done int)) (*Answers, error) {
-	s := &scorer{m: m, items: items, answers: &Answers{Likelihoods: make([][]Likelihood, len(items))}, progress: progress}
+	return ScoreOn(ctx, []*model.Model{m}, items, progress)
+}
+
+// ScoreOn is [Score] for a model that several devices have, among which items are divided: each has some that follow each other. A GPU's
+// numbers may be rounded otherwise then, as other texts stand beside each other.
+func ScoreOn(ctx context.Context, on []*model.Model, items [][]Read, progress func(done int)) (*Answers, error) {
 	begin := time.Now()
+	n := max(min(len(on), len(items)), 1)
+	parts, done := make([]*Answers, n), make([]int, n)
+	var mu sync.Mutex
+	group, inner := errgroup.WithContext(ctx)
+	for i, m := range on[:n] {
+		from, to := i*len(items)/n, (i+1)*len(items)/n
+		s := &scorer{m: m, items: items[from:to], first: from, answers: &Answers{Likelihoods: make([][]Likelihood, to-from)}}
+		if progress != nil {
+			s.progress = func(some int) {
+				mu.Lock()
+				defer mu.Unlock()
+				done[i] = some
+				all := 0
+				for _, d := range done {
+					all += d
+				}
+				progress(all)
+			}
+		}
+		parts[i] = s.answers
+		group.Go(func() error {
+			err := s.all(inner)
+			if err != nil && n > 1 {
+				err = model.On(m.Ops(), err)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	a := &Answers{Elapsed: time.Since(begin)}
+	for _, p := range parts {
+		a.Likelihoods, a.Tokens = append(a.Likelihoods, p.Likelihoods...), a.Tokens+p.Tokens
+	}
+	return a, nil
+}
+
+// all scores all of its items.
+func (s *scorer) all(ctx context.Context) error {
 	if err := s.open(); err != nil {
-		return nil, err
+		return err
 	}
 	defer s.close()
-	if err := s.run(ctx); err != nil {
-		return nil, err
-	}
-	s.answers.Elapsed = time.Since(begin)
-	return s.answers, nil
+	return s.run(ctx)
 }
 
 type scorer struct {
 	m        *model.Model
 	items    [][]Read
+	first    int // of all items
 	answers  *Answers
 	progress func(done int)
 
@@ -126,7 +172,7 @@ func (s *scorer) open() error {
 			s.answers.Likelihoods[i][j].Greedy = true
 			longest = max(longest, len(r.Tokens))
 			if last := r.Tokens[len(r.Tokens)-1]; last >= s.m.Vocab() {
-				return fmt.Errorf("item %d: token %d is none of the model's %d", i+1, last, s.m.Vocab())
+				return fmt.Errorf("item %d: token %d is none of the model's %d", s.first+i+1, last, s.m.Vocab())
 			}
 		}
 	}
@@ -259,7 +305,7 @@ func (s *scorer) score(h model.Array, some []row) error {
 	for i, r := range some {
 		l := &s.answers.Likelihoods[r.item][r.request]
 		if l.Sum -= float64(host[i]); l.Sum != l.Sum || l.Sum < -1e30 {
-			return fmt.Errorf("item %d: logits are %w", r.item+1, model.ErrNotFinite)
+			return fmt.Errorf("item %d: logits are %w", s.first+r.item+1, model.ErrNotFinite)
 		}
 	}
 	ops.ArgMax(out, logits, len(some), vocab)

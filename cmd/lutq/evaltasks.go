@@ -129,6 +129,7 @@ as by eval-ppl, whose help lists the families.`, input.Config, input.Index, inpu
 	f.Var(newNumber(&o.promptTokens, 64, 1, maxContext), "prompt-tokens", "`TOKENS` in a part")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "a GPU if any")
+	o.addDevices(f, "which share the work")
 	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
@@ -136,8 +137,8 @@ as by eval-ppl, whose help lists the families.`, input.Config, input.Index, inpu
 	f.BoolVar(&o.json, "json", false, "the same as --format json")
 	setGroup(f, "What to ask", "tasks", "shots", "shots-from", "limit", "seed", "ctx", "items")
 	setGroup(f, "What to go on with", "agree", "prompts", "prompt-tokens")
-	setGroup(f, "Run", "threads", "device", "dtype", "tiles", "no-verify", "format", "json")
-	setLater(f, "seed", "ctx", "tiles", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "tiles", "no-verify", "format", "json")
+	setLater(f, "seed", "ctx", "devices", "tiles", "no-verify")
 	return c
 }
 
@@ -206,18 +207,19 @@ func (u *ui) evalTasks(ctx context.Context, dirs []string, o evalTasksOptions) (
 			return nil, err
 		}
 	}
-	ops, done, err := u.openModelOps(&o.deviceFlags, cpu.Options{Threads: o.threads, Exact: true}, "evaluating")
+	devices, done, err := u.openModelDevices(&o.deviceFlags, cpu.Options{Threads: o.threads, Exact: true}, "evaluating")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(hintEval(err, evalOptions{deviceFlags: o.deviceFlags}), done()) }()
+	ops := devices[0]
 	rep = &tasksReport{Device: ops.Name(), DType: o.dtype, Results: []taskResult{}, tasks: all, models: dirs}
 	for _, t := range all {
 		for _, from := range t.Origins {
 			rep.Data = append(rep.Data, taskData{t.Name, from})
 		}
 	}
-	r := &tasksRun{ui: u, o: o, ops: ops, text: text, rep: rep}
+	r := &tasksRun{ui: u, o: o, devices: devices, text: text, rep: rep}
 	for _, dir := range dirs {
 		if err := r.model(ctx, dir); err != nil {
 			return nil, err
@@ -306,9 +308,9 @@ func readAgreeText(path string) (string, error) {
 // tasksRun is models under way, one after the other.
 type tasksRun struct {
 	*ui
-	o    evalTasksOptions
-	ops  model.Ops
-	text string // of --agree
+	o       evalTasksOptions
+	devices []model.Ops
+	text    string // of --agree
 
 	rep     *tasksReport
 	results [][]*tasks.Result // by model and task
@@ -338,30 +340,34 @@ func (r *tasksRun) model(ctx context.Context, dir string) error {
 		}
 		total += len(t.Items)
 	}
-	m, err := r.load(from, r.ops, model.OpenOptions{
-		Layouts: func(m *lutq.Model) (model.Layouts, error) { return r.o.tiles.of(m, r.ops.Name()) },
-	})
-	if err != nil {
-		return err
+	var on []*model.Model
+	for _, ops := range r.devices {
+		m, err := r.load(from, ops, model.OpenOptions{
+			Layouts: func(m *lutq.Model) (model.Layouts, error) { return r.o.tiles.of(m, ops.Name()) },
+		})
+		if err != nil {
+			return onDevice(r.devices, ops, err)
+		}
+		defer m.Close()
+		on = append(on, m)
 	}
-	defer m.Close()
-	if err := r.ask(ctx, dir, m, reads, total); err != nil {
+	if err := r.ask(ctx, dir, on, reads, total); err != nil {
 		return err
 	}
 	if r.o.agree == "" {
 		return nil
 	}
-	return r.write(ctx, from, m, encoder.Tokenizer)
+	return r.write(ctx, from, on[0], encoder.Tokenizer)
 }
 
 // ask asks a model all tasks.
-func (r *tasksRun) ask(ctx context.Context, dir string, m *model.Model, reads [][][]tasks.Read, total int) error {
+func (r *tasksRun) ask(ctx context.Context, dir string, on []*model.Model, reads [][][]tasks.Read, total int) error {
 	bar := r.startProgress("asking "+filepath.Base(dir), int64(total), false)
 	defer bar.finish()
 	before := 0
 	var results []*tasks.Result
 	for i, t := range r.rep.tasks {
-		answers, err := tasks.Score(ctx, m, reads[i], func(done int) { bar.set(int64(before+done), t.Name) })
+		answers, err := tasks.ScoreOn(ctx, on, reads[i], func(done int) { bar.set(int64(before+done), t.Name) })
 		if err != nil {
 			return fmt.Errorf("task %s: %w", t.Name, err)
 		}
