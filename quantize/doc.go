@@ -6,6 +6,9 @@
 // plan gives the same bytes whatever the blocks are. Work happens in a folder beside the output, with a journal of the
 // tensors that are done, so the same plan goes on where a run was stopped.
 //
+// Where layers do not depend on each other, several processes may make parts of a plan, on machines that share a folder:
+// [Plan.RunPart] makes one, and [Plan.Merge] makes of all what one process would have made.
+//
 // Methods differ in what they need to know:
 //
 //	nothing               rows come in any order: quantize/rtn (nearest values), quantize/planes (binary codes),
