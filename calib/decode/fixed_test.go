@@ -58,11 +58,14 @@ func openPacked(t *testing.T, dir string, bits int, exact bool) *model.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := cpu.New(cpu.Options{Threads: 2, ISA: "avx2", Exact: exact})
+	e, err := cpu.New(cpu.Options{Threads: 2, Exact: exact})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
+	if !exact && !e.Fixes() {
+		t.Skipf("%s has no fixed point", e.ISA())
+	}
 	m, err := model.New(packed{src, lut.Format{Codebook: book, Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}}, modelcpu.New(e))
 	if err != nil {
 		t.Fatal(err)
@@ -75,9 +78,6 @@ func openPacked(t *testing.T, dir string, bits int, exact bool) *model.Model {
 // and greedy tokens against those of exact products.
 func TestFixed(t *testing.T) {
 	racetest.Skip(t)
-	if !slices.Contains(cpu.ISAs(), "avx2") {
-		t.Skip("no AVX2 here")
-	}
 	dirs := []string{tiny}
 	if more := "../../../shared/models/lutq-11m"; !testing.Short() {
 		if _, err := os.Stat(more); err == nil {

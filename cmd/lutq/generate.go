@@ -137,9 +137,9 @@ quantizes it to nearest values when the model is opened.
 "lutq help decode" says. Models of experts, and of other mixers than attention,
 are refused.
 
-On a cpu with NEON, or AVX2 but not AVX-512, products are in fixed point:
-several times faster for single tokens, and off by up to 2e-4. So are those by
-rings where AVX-512 has float16. --exact computes in float32.
+On a cpu products are in fixed point: faster, and off by up to 2e-4. With
+AVX-512 they are so where it has VNNI, those by rings where it has float16.
+--exact computes in float32.
 
 A quantized model is checked while it is read, and read from tiles where lutq
 repack has made them, as by eval-ppl. "lutq help fp8" explains --act, "lutq help

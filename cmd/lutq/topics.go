@@ -436,10 +436,10 @@ On the cpu. Weights rotate through copies of eight times the last cache
 model. Three things are timed in five turns: the product, reading as many bytes,
 and products by dense float32 weights. The best turn counts. Each takes --time
 at least (300ms). There are fewer turns where a row would take more than its
-share of --limit, and no more rows once that is over; bench says so. With AVX2
-but without AVX-512 there are two kernels: lut-avx2 in float32 and fixed-avx2 in
-fixed point. So it is with NEON. Rings have two where AVX-512 has float16.
-Models use the second, or with --exact the first.
+share of --limit, and no more rows once that is over; bench says so. There are
+two kernels, such as lut-avx2 in float32 and fixed-avx2 in fixed point, but with
+AVX-512 without VNNI. Rings have two where AVX-512 has float16. Models use the
+second, or with --exact the first.
 
 On cuda. Kernels are first compiled and tuned for each shape and range of M.
 That takes up to a minute each, and is kept in the cache folder. --no-tune takes

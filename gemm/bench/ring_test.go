@@ -23,6 +23,17 @@ func heapNow() (now, ever int64) {
 	return int64(m.HeapAlloc), int64(m.TotalAlloc)
 }
 
+// fixes reports whether products with an instruction set are in fixed point.
+func fixes(t *testing.T, isa string) bool {
+	t.Helper()
+	e, err := cpu.New(cpu.Options{Threads: 1, ISA: isa})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	return e.Fixes()
+}
+
 // TestMemory: on a machine with a huge cache and little memory rings take a quarter of it, for all widths the same memory, and
 // what is planned is what is taken.
 func TestMemory(t *testing.T) {
@@ -63,7 +74,7 @@ func TestMemory(t *testing.T) {
 				o.M = []int{1}
 			}
 			o.PoolBytes = o.pastCaches()
-			p, err := o.plan(isa == "avx2")
+			p, err := o.plan(fixes(t, isa))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -90,9 +90,9 @@ func (e *Engine) Arrange(w Weights) {
 	}
 }
 
-// Fixes reports whether [Engine.Arrange] has products by quantized weights done in fixed point: with AVX2 alone and with NEON, unless
-// Options.Exact forbids it. With AVX-512 memory is the limit of most of them in float32 already.
-func (e *Engine) Fixes() bool { return (e.isa == avx2 || e.isa == neon) && !e.exact }
+// Fixes reports whether [Engine.Arrange] has products by quantized weights done in fixed point, unless Options.Exact forbids it: with
+// AVX2 alone, with NEON, and with AVX-512 where that has dot products of words (VNNI).
+func (e *Engine) Fixes() bool { return e.isa.fixes() && !e.exact }
 
 func (e *Engine) arrangeDense(w *Dense) {
 	if w.panels {

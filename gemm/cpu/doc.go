@@ -18,8 +18,8 @@
 //
 //   - Kernels for one row and dense numbers of 16 bits that [Engine.Arrange] has put in panels.
 //
-//   - Kernels in fixed point, after [LUT.Fix]. They are for AVX2 alone and for NEON, where the fused kernels take longer than reading
-//     the codes does. For M ≤ 16 they take codes straight from memory. For more rows they decode 16 rows by up to 512 columns of whole
+//   - Kernels in fixed point, after [LUT.Fix], where the fused kernels take longer than reading the codes does: with AVX2 alone, with
+//     NEON, and with AVX-512 that has dot products of words (VNNI). For M ≤ 16 they take codes straight from memory. For more rows they decode 16 rows by up to 512 columns of whole
 //     numbers at a time.
 //
 //   - Kernels for M ≤ 4 and [Rings], in float32 or, after [Engine.Arrange], in fixed point where AVX-512 has float16.
@@ -93,7 +93,8 @@
 // Codes are decoded by permutations of the table, which sits in registers: one VPERMPS or VPERMI2PS a column at 512
 // bits; VPERMPS and blends with AVX2, and VPERMILPS at 2 bits. Sums of columns are looked up by VPSHUFB a byte at a
 // time, for 16 rows of two tables each, and added up in words. In fixed point VPSHUFB looks up the low and the high
-// bytes of values, 32 codes at a time. They are interleaved to words and multiplied by VPMADDWD.
+// bytes of values, 32 codes at a time. They are interleaved to words and multiplied by VPMADDWD. With AVX-512 VPERMW looks up 32 values
+// at once, two columns of 16 rows, and VPDPWSSD multiplies and adds them.
 //
 // Pairs of [Rings] are looked up 64 at a time in four planes of 256 bytes, by four VPERMB each, or 8 at a time by
 // VPGATHERDD where there is no AVX512-VBMI. Their bits go into float32 as they are, or become whole numbers by VCVTPH2W.

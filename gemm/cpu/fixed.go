@@ -120,7 +120,7 @@ func (t *fixedLUT) fill(values int) {
 // a panel.
 type fixedCall struct {
 	m, ldx        int
-	x             []int16   // zero between K and the end of its half-block
+	x             []int16   // zero between K and the end of its half-block; see isa.order
 	xscales       []float32 // [halves][m]
 	words, scales []byte
 	stype, bits   int
@@ -185,6 +185,7 @@ func (e *Engine) fixedProduct(x []float32, k, m int, ops []Op) {
 	}
 	e.fixedX.resize(m, ldx/32, fixedTurn)
 	e.fixedX.quantize(e.isa, x, 0, m, false)
+	e.isa.order(e.fixedX.x)
 	panels := 0
 	for _, op := range ops {
 		panels += op.W.(*LUT).p.PanelCount()

@@ -192,6 +192,24 @@ func unpackFixed5AVX2(dst *int16, words, table *byte, halves int)
 func gemmFixedAVX2(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
 
 //go:noescape
+func fixed2AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *int16, unit float32, halves, group int)
+
+//go:noescape
+func fixed3AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *int16, unit float32, halves, group int)
+
+//go:noescape
+func fixed4AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *int16, unit float32, halves, group int)
+
+//go:noescape
+func fixed5AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *int16, unit float32, halves, group int)
+
+//go:noescape
+func fixedOrderAVX512(x *int16, blocks int)
+
+//go:noescape
+func gemmFixedAVX512(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
+
+//go:noescape
 func rowF16AVX2(np int, y, x *float32, b *byte, stride, k int)
 
 //go:noescape
@@ -543,16 +561,31 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 	}
 	_ = c.scales[size*ceilDiv(c.halves, c.group)-1]
 	m, ldx, stype, unit, halves, group := c.m, 2*c.ldx, c.stype, c.table.unit, c.halves, c.group
-	o, x, xs, w, f, t := &y[0], &c.x[0], &c.xscales[0], &c.words[0], &c.scales[0], &c.table.bytes[0]
-	switch c.bits {
-	case 2:
+	o, x, xs, w, f, t, v := &y[0], &c.x[0], &c.xscales[0], &c.words[0], &c.scales[0], &c.table.bytes[0], &c.table.values[0]
+	switch wide := s.dotsWords(); {
+	case wide && c.bits == 2:
+		fixed2AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
+	case wide && c.bits == 3:
+		fixed3AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
+	case wide && c.bits == 4:
+		fixed4AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
+	case wide && c.bits == 5:
+		fixed5AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
+	case c.bits == 2:
 		fixed2AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
-	case 3:
+	case c.bits == 3:
 		fixed3AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
-	case 4:
+	case c.bits == 4:
 		fixed4AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
-	case 5:
+	case c.bits == 5:
 		fixed5AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	}
+}
+
+// order puts blocks of x in the order that fixed takes them in.
+func (s isa) order(x []int16) {
+	if s.dotsWords() && len(x) > 0 {
+		fixedOrderAVX512(&x[0], len(x)/32)
 	}
 }
 
@@ -590,6 +623,10 @@ func (s isa) gemmFixed(y []float32, ldy int, c *fixedTileCall) {
 	add := 0
 	if c.add {
 		add = 1
+	}
+	if s.dotsWords() {
+		gemmFixedAVX512(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
+		return
 	}
 	gemmFixedAVX2(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
 }
@@ -779,6 +816,12 @@ func (s isa) ringsFixed(y []float32, c *ringsFixedCall) {
 	_ = c.words[c.blocks*size-1]
 	ringsFixedAVX512(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, &t.planes[0][0], &t.steps[0], &t.hash, &c.scratch[0])
 }
+
+// dotsWords reports whether there are dot products of words at 512 bits.
+func (s isa) dotsWords() bool { return s == avx512 && cpu.X86.HasAVX512VNNI }
+
+// fixes reports whether products in fixed point are faster than those in float32.
+func (s isa) fixes() bool { return s == avx2 || s.dotsWords() }
 
 // fixesRings reports whether there is a kernel for products by rings in fixed point. That takes long to find out.
 func (s isa) fixesRings() bool {

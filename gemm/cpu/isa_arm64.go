@@ -8,10 +8,15 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/repack"
 )
 
 // available reports whether the machine and this build can run s.
 func (s isa) available() bool { return s == generic || s == neon }
+
+// fixes reports whether products in fixed point are faster than those in float32.
+func (s isa) fixes() bool { return s == neon }
 
 // dots reports whether there are dot products of bytes, which those in fixed point then use.
 func (s isa) dots() bool { return cpu.ARM64.HasASIMDDP }
@@ -158,6 +163,9 @@ func gemmFixedNEON(m int, y *float32, ldy int, x *int16, xscales *float32, w *in
 
 //go:noescape
 func gemmFixedDotNEON(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
+
+//go:noescape
+func unpackRingsNEON(dst *float32, stride int, words *byte, blocks, rate int, pairs *uint32, flips uint32, scratch *byte)
 
 //go:noescape
 func quantizeNEON(dst *int16, step int, scales *float32, stride int, src *float32, blocks int)
@@ -425,6 +433,9 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 	}
 }
 
+// order puts blocks of x in the order that fixed takes them in, which is theirs.
+func (s isa) order([]int16) {}
+
 // unpackFixed writes the values that the codes of half-blocks name to dst, as gemmFixed takes them.
 func (s isa) unpackFixed(dst []int16, words []byte, bits int, t *fixedLUT) {
 	if s == generic {
@@ -501,7 +512,7 @@ func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {
 	}
 }
 
-// Binary codes and rings have no kernels here.
+// Binary codes have no kernels here, nor has what rotates and rounds x for rings.
 
 func (s isa) planes(y *[16]float32, c *planesCall) { planesGeneric(y, c) }
 
@@ -531,7 +542,29 @@ func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][1
 	planesDecodeGeneric(dst, words, factors, bits)
 }
 
-func (s isa) rings(y []float32, c *ringsCall) { ringsGeneric(y, c) }
+// rings computes the product c: what windows name is unpacked block by block, and added column by column; see ringsGeneric.
+func (s isa) rings(y []float32, c *ringsCall) {
+	if s == generic {
+		ringsGeneric(y, c)
+		return
+	}
+	const rows, columns = trellis.RingRows, trellis.RingCols
+	var values [rows * columns * repack.Lanes]float32 // [rows][columns][lanes]
+	clear(y)
+	size := 64 * 2 * c.table.rate
+	for b := range c.blocks {
+		s.unpackRings(values[:], columns*repack.Lanes, c.words[b*size:], 1, c.table, c.scratch)
+		for m := range c.m {
+			x := c.x[m*c.ldx+columns*b:][:columns]
+			for r := range rows {
+				sums := &y[(m*rows+r)*repack.Lanes]
+				for _, k := range ringsOrder() {
+					axpyNEON(sums, &values[(r*columns+k)*repack.Lanes], repack.Lanes, x[k])
+				}
+			}
+		}
+	}
+}
 
 func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, x, factors, by) }
 
@@ -539,8 +572,14 @@ func (s isa) ringsFixed(y []float32, c *ringsFixedCall) { ringsFixedGeneric(y, c
 
 func (s isa) fixesRings() bool { return false }
 
-func (s isa) unpackRings(dst []float32, stride int, words []byte, blocks int, t *ringTable, _ *[ringsScratchBytes]byte) {
-	unpackRingsGeneric(dst, stride, words, blocks, t)
+// unpackRings writes the values of blocks of a panel; see unpackRingsGeneric.
+func (s isa) unpackRings(dst []float32, stride int, words []byte, blocks int, t *ringTable, scratch *[ringsScratchBytes]byte) {
+	if s == generic || blocks == 0 {
+		unpackRingsGeneric(dst, stride, words, blocks, t)
+		return
+	}
+	_, _ = dst[7*stride+256*blocks-1], words[blocks*64*2*t.rate-1]
+	unpackRingsNEON(&dst[0], stride, &words[0], blocks, t.rate, &t.pairs[0], t.hash.flip, &scratch[0])
 }
 
 func (s isa) roundRings(dst []ringX, x []float32) { roundRingsGeneric(dst, x) }

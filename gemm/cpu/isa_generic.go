@@ -47,7 +47,11 @@ func (s isa) scales(dst *[16]float32, src []byte, t weight.ScaleType) { t.Decode
 
 func (s isa) fused(y []float32, c *fusedCall) { fusedGeneric(y, c) }
 
+func (s isa) fixes() bool { return false }
+
 func (s isa) fixed(y []float32, c *fixedCall) { fixedGeneric(y, c) }
+
+func (s isa) order([]int16) {}
 
 func (s isa) unpackFixed(dst []int16, words []byte, bits int, t *fixedLUT) {
 	unpackFixedGeneric(dst, words, bits, t)

@@ -62,6 +62,11 @@ func Files() map[string][]byte {
 				g.unpackFixed(bits)
 			}
 			g.gemmFixed()
+			g.fixedOrder()
+			for bits := 2; bits <= 5; bits++ {
+				g.fixed512(bits)
+			}
+			g.gemmFixed512()
 		}),
 		"planes_amd64.s": file(func(g *gen) {
 			g.planes(1)
@@ -109,6 +114,7 @@ func Files() map[string][]byte {
 				g.neonFused(bits)
 			}
 		}),
+		"rings_arm64.s": file((*gen).neonUnpackRings),
 		"fixed_arm64.s": file(func(g *gen) {
 			g.neonQuantize()
 			for _, dot := range []bool{true, false} {

@@ -18,7 +18,8 @@ var neonOps = map[string]neonOp{
 	"fmul": {0x6e20dc00, "4s", "4s", "4s"}, "fdiv": {0x6e20fc00, "4s", "4s", "4s"},
 	"fmax": {0x4e20f400, "4s", "4s", "4s"}, "fmin": {0x4ea0f400, "4s", "4s", "4s"},
 	"fcmeq": {0x4e20e400, "4s", "4s", "4s"}, "fcmgt": {0x6ea0e400, "4s", "4s", "4s"},
-	"mla": {0x4ea09400, "4s", "4s", "4s"}, "bic": {0x4e601c00, "16b", "16b", "16b"},
+	"mla": {0x4ea09400, "4s", "4s", "4s"}, "mul": {0x4ea09c00, "4s", "4s", "4s"}, "ushl": {0x6ea04400, "4s", "4s", "4s"},
+	"bic":   {0x4e601c00, "16b", "16b", "16b"},
 	"smull": {0x0e60c000, "4s", "4h", "4h"}, "smull2": {0x4e60c000, "4s", "8h", "8h"},
 	"smlal": {0x0e608000, "4s", "4h", "4h"}, "smlal2": {0x4e608000, "4s", "8h", "8h"},
 	"frintn": {0x4e218800, "4s", "4s", ""}, "fcvtns": {0x4e21a800, "4s", "4s", ""}, "scvtf": {0x4e21d800, "4s", "4s", ""},
@@ -75,8 +76,10 @@ func (g *gen) shll(d, n int, upper bool) {
 // umaxv sets the first element of d to the largest of n.
 func (g *gen) umaxv(d, n int) { g.word(0x6eb0a800|uint32(n<<5|d), "umaxv s%d, v%d.4s", d, n) }
 
-// sshr1 halves whole numbers, rounded down.
-func (g *gen) sshr1(d, n int) { g.word(0x4f3f0400|uint32(n<<5|d), "sshr v%d.4s, v%d.4s, #1", d, n) }
+// sshr shifts whole numbers to the right with their signs.
+func (g *gen) sshr(d, n, by int) {
+	g.word(0x4f000400|uint32((64-by)<<16|n<<5|d), "sshr v%d.4s, v%d.4s, #%d", d, n, by)
+}
 
 // Those that Go's assembler knows.
 

@@ -48,7 +48,8 @@ func neonForms() []byte {
 		g.shll(r[0], r[1], false)
 		g.shll(r[0], r[1], true)
 		g.umaxv(r[0], r[1])
-		g.sshr1(r[0], r[1])
+		g.sshr(r[0], r[1], 1)
+		g.sshr(r[0], r[1], 3)
 	}
 	return g.buf.Bytes()
 }

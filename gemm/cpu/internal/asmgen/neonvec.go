@@ -54,7 +54,7 @@ func (g *gen) neonExp(x int) {
 		p, t = t, p
 	}
 	g.op("fcvtns", n, n)
-	g.sshr1(x, n)
+	g.sshr(x, n, 1)
 	g.three("VSUB", "S4", n, n, x)
 	for _, r := range []int{x, n} {
 		g.three("VADD", "S4", r, r, c("expBias"))
