@@ -437,7 +437,7 @@ model. Three things are timed in five turns: the product, reading as many bytes,
 and products by dense float32 weights. The best turn counts. Each takes --time
 at least (300ms). There are fewer turns where a row would take more than its
 share of --limit, and no more rows once that is over; bench says so. There are
-two kernels, such as lut-avx2 in float32 and fixed-avx2 in fixed point, but with
+two kernels, as lut-avx2 in float32 and fixed-avx2 in fixed point, except with
 AVX-512 without VNNI. Rings have two where AVX-512 has float16. Models use the
 second, or with --exact the first.
 
