@@ -34,6 +34,7 @@ type text struct {
 	key     string
 	apart   bool // statistics follow from nothing
 	block   int
+	devices int
 	memory  int64
 	tokens  func(layer string, expert int) int // nil: enough
 	change  func(stats []rounding.Stats) []rounding.Stats
@@ -55,7 +56,7 @@ func (x *text) Flags() []string                     { return []string{"--text"} 
 func (x *text) Key() string                         { return x.key }
 func (x *text) Record() *lutq.Calibration           { return &lutq.Calibration{Windows: 3, Device: "none"} }
 func (x *text) Block() int                          { return x.block }
-func (x *text) Devices() int                        { return 1 }
+func (x *text) Devices() int                        { return max(x.devices, 1) }
 func (x *text) Apart() bool                         { return x.apart }
 func (x *text) Memory(Fitting) (host, device int64) { return x.memory, 0 }
 

@@ -26,7 +26,7 @@ const ringRecipe = `{"codebook": "trellis", "bits": 2, "method": "gptq", "tensor
 	{"match": "embed_tokens", "bits": 4, "scale_type": "f32"}], "split_fused": true}`
 
 // TestRings: layers are those that the quantizer makes of whole matrices, the container holds against its source, and threads, memory
-// and how rows are divided have no part in it.
+// and how rows are divided, also among devices, have no part in it.
 func TestRings(t *testing.T) {
 	for name, dir := range textModels(t) {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRings(t *testing.T) {
 			for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 3, MaxRAM: littleRAM + ringRAM + 2*4*128*128}} {
 				out := filepath.Join(t.TempDir(), "out")
 				x := newText(t, dir)
-				x.block = (o.Threads - 1) << 14
+				x.block, x.devices = (o.Threads-1)<<14, o.Threads
 				p := textPlan(t, dir, ringRecipe, x, nil)
 				res, err := p.Run(t.Context(), out, o)
 				if err != nil {
