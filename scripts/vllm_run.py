@@ -93,6 +93,7 @@ ROWS = [
     Row("lutq, Phi-3 on two GPUs", "phi3", "phi3", eager=True, gpus=2, apart=True),
     Row("lutq, Mixtral's experts", "mixtral", "mixtral"),
     Row("lutq, Mixtral's experts in float32", "mixtral", "mixtral", dtype="float32", eager=True),
+    Row("lutq, Mixtral's experts, packed", "mixtral", "mixtral", env={"LUTQ_EXPERTS": "packed"}),
     Row("lutq, Mixtral's experts on two GPUs", "mixtral", "mixtral", eager=True, gpus=2, apart=True),
     Row("lutq, Qwen3's experts", "qwen3", "qwen3"),
 ]
@@ -238,7 +239,7 @@ def linear_methods(model) -> list[str]:
     found = set()
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
-        if ".layers.0." in f"{name}." and method is not None and not type(method).__name__.startswith("Unquantized"):
+        if ".layers.0." in f"{name}." and method is not None and not re.match("Unquantized|.*KVCache", type(method).__name__):
             kernel = getattr(method, "kernel", None) or getattr(getattr(module, "scheme", None), "kernel", None) or getattr(module, "scheme", None)
             if kernel is None and hasattr(method, "held"):
                 found.add("lutq's kernels" if method.held else "unpacked")
