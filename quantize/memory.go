@@ -63,7 +63,7 @@ const (
 // limit there is garbage beside both: baseGarbage, and as much again for a tensor. Measured with 30 and 18,600 tensors, with a
 // tenth more.
 const (
-	baseRAM     = 34 << 20
+	baseRAM     = 40 << 20
 	tensorRAM   = 6 << 10
 	baseGarbage = 14 << 20
 )

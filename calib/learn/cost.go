@@ -11,7 +11,7 @@ import (
 // difference on models of 1 and 11 million parameters with windows of 256 and
 // 2048 tokens, of which the estimate was 0.96 to 1.39 times the measured peak.
 const (
-	baseBytes   = 24 << 20
+	baseBytes   = 32 << 20
 	uncollected = 1.6
 )
 
