@@ -525,7 +525,7 @@ func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quanti
 
 // programBytes is the program's own part of its memory, which Go's limit on the
 // heap does not count.
-const programBytes = 24 << 20
+const programBytes = 30 << 20
 
 // fit adds what fits weights to a text to a recipe that asks for it. It returns the model to quantize, and what learns
 // scales, or nil.
