@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"text/tabwriter"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -61,9 +62,17 @@ type Variant struct {
 }
 
 // Compile compiles the variants on all processors and logs a table with a line
-// for each group and architecture. Errors, warnings and spills are failures.
+// for each group and architecture. Errors, warnings and spills are failures. Where
+// LUTQ_SHARE names a part, every other variant has its turn.
 func Compile(t *testing.T, c *driver.CUDA, variants []Variant) {
 	t.Helper()
+	if env := os.Getenv(shareEnv); env != "" {
+		n, err := share(env, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		variants = inTurn(variants, n)
+	}
 	compiled := make([]*driver.Compiled, len(variants))
 	errs := make([]error, len(variants))
 	var group errgroup.Group
@@ -202,4 +211,16 @@ func build(c *driver.CUDA, path string, kernels []driver.Kernel) error {
 		return err
 	}
 	return os.WriteFile(path, archive, 0o644)
+}
+
+// inTurn returns every other of the variants, the first or the second of each two, and a single one always.
+func inTurn(variants []Variant, n int) []Variant {
+	if len(variants) < 2 {
+		return variants
+	}
+	var taken []Variant
+	for i := n % 2; i < len(variants); i += 2 {
+		taken = append(taken, variants[i])
+	}
+	return taken
 }

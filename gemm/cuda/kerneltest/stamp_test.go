@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,5 +143,22 @@ func TestShare(t *testing.T) {
 		if _, err := share(bad, time.Time{}); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
+	}
+}
+
+// TestInTurn: two turns take every variant once, and one that is alone is taken in both.
+func TestInTurn(t *testing.T) {
+	variants := []Variant{{Group: "a"}, {Group: "b"}, {Group: "c"}}
+	var seen []string
+	for n := range 2 {
+		for _, v := range inTurn(variants, n) {
+			seen = append(seen, v.Group)
+		}
+		if len(inTurn(variants[:1], n)) != 1 {
+			t.Errorf("turn %d leaves a single variant out", n)
+		}
+	}
+	if slices.Sort(seen); !slices.Equal(seen, []string{"a", "b", "c"}) {
+		t.Errorf("two turns take %v", seen)
 	}
 }
