@@ -512,36 +512,6 @@ func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {
 	}
 }
 
-// Binary codes have no kernels here, nor has what rotates and rounds x for rings.
-
-func (s isa) planes(y *[16]float32, c *planesCall) { planesGeneric(y, c) }
-
-func (s isa) tables(tables []byte, units, sums, x []float32) { tablesGeneric(tables, units, sums, x) }
-
-func (s isa) halfSums(entries []float32, most []uint32, sums, x []float32) {
-	halfSumsGeneric(entries, most, sums, x)
-}
-
-func (s isa) shareMost(most []uint32, shared int) { shareMostGeneric(most, shared) }
-
-func (s isa) tableScales(scales []float32, most []uint32) { tableScalesGeneric(scales, most) }
-
-func (s isa) tableCodes(tables []byte, entries, scales []float32) {
-	tableCodesGeneric(tables, entries, scales)
-}
-
-func (s isa) roundSteps(entries, scales []float32) { roundStepsGeneric(entries, scales) }
-
-func (s isa) roundF16(v []float32, unit float32) { roundF16Generic(v, unit) }
-
-func (s isa) tableEntries(tables []byte, units, entries []float32) {
-	tableEntriesGeneric(tables, units, entries)
-}
-
-func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][16]float32, bits int) {
-	planesDecodeGeneric(dst, words, factors, bits)
-}
-
 // rings computes the product c: what windows name is unpacked block by block, and added column by column; see ringsGeneric.
 func (s isa) rings(y []float32, c *ringsCall) {
 	if s == generic {

@@ -55,14 +55,19 @@ func openBLAS(p places, majors []int) (*blasAPI, error) {
 }
 
 func (a *blasAPI) check(op string, result uintptr) error {
+	return statusError(op, result, a.getStatusName, a.getStatusString)
+}
+
+// statusError is what a function of cuBLAS or cuBLASLt came to, by the library's functions that name and describe it.
+func statusError(op string, result, name, text uintptr) error {
 	code := int32(result)
 	if code == 0 {
 		return nil
 	}
 	e := &Error{Op: op, Code: int(code)}
-	name, text := call(a.getStatusName, uintptr(code)), call(a.getStatusString, uintptr(code)) // static strings
-	e.Name = goString(*(**byte)(unsafe.Pointer(&name)))
-	e.Detail = goString(*(**byte)(unsafe.Pointer(&text)))
+	named, told := call(name, uintptr(code)), call(text, uintptr(code)) // static strings
+	e.Name = goString(*(**byte)(unsafe.Pointer(&named)))
+	e.Detail = goString(*(**byte)(unsafe.Pointer(&told)))
 	return e
 }
 

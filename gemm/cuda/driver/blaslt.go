@@ -52,15 +52,7 @@ func openBLASLt(p places, majors []int) (*blasLtAPI, error) {
 }
 
 func (a *blasLtAPI) check(op string, result uintptr) error {
-	code := int32(result)
-	if code == 0 {
-		return nil
-	}
-	e := &Error{Op: op, Code: int(code)}
-	name, text := call(a.getStatusName, uintptr(code)), call(a.getStatusString, uintptr(code)) // static strings
-	e.Name = goString(*(**byte)(unsafe.Pointer(&name)))
-	e.Detail = goString(*(**byte)(unsafe.Pointer(&text)))
-	return e
+	return statusError(op, result, a.getStatusName, a.getStatusString)
 }
 
 // outerScales is the first version that multiplies by a scale for each row of both sides on Hopper: that of CUDA 12.9.
