@@ -190,16 +190,23 @@ func splitFiles(names []string, s Split) []string {
 	if s.Config == "default" {
 		folders = append(folders, "data", ".")
 	}
-	name := regexp.QuoteMeta(s.Name)
-	inFolder, begins, ends := regexp.MustCompile(`^\w[\w.-]*\.parquet$`), regexp.MustCompile(`^`+name+`([-.][\w.-]*)?\.parquet$`), regexp.MustCompile(`^\w[\w.-]*[-_]`+name+`\.parquet$`)
+	inFolder, tail, head := regexp.MustCompile(`^\w[\w.-]*$`), regexp.MustCompile(`^([-.][\w.-]*)?$`), regexp.MustCompile(`^\w[\w.-]*[-_]$`)
+	begins := func(stem string) bool {
+		rest, ok := strings.CutPrefix(stem, s.Name)
+		return ok && tail.MatchString(rest)
+	}
+	ends := func(stem string) bool {
+		rest, ok := strings.CutSuffix(stem, s.Name)
+		return ok && head.MatchString(rest)
+	}
 	for _, folder := range folders {
 		for _, like := range []struct {
 			dir  string
-			base *regexp.Regexp
-		}{{path.Join(folder, s.Name), inFolder}, {folder, begins}, {folder, ends}} {
+			stem func(string) bool
+		}{{path.Join(folder, s.Name), inFolder.MatchString}, {folder, begins}, {folder, ends}} {
 			var found []string
 			for _, n := range names {
-				if path.Dir(n) == like.dir && like.base.MatchString(path.Base(n)) {
+				if stem, ok := strings.CutSuffix(path.Base(n), ".parquet"); ok && path.Dir(n) == like.dir && like.stem(stem) {
 					found = append(found, n)
 				}
 			}
@@ -217,7 +224,10 @@ func splitFiles(names []string, s Split) []string {
 	for _, n := range names {
 		dir := path.Dir(n)
 		config := path.Dir(dir)
-		if path.Base(dir) != s.Name || config == "." || strings.Contains(config, "/") || !inFolder.MatchString(path.Base(n)) {
+		if path.Base(dir) != s.Name || config == "." || strings.Contains(config, "/") {
+			continue
+		}
+		if stem, ok := strings.CutSuffix(path.Base(n), ".parquet"); !ok || !inFolder.MatchString(stem) {
 			continue
 		}
 		if only != "" && only != config {

@@ -240,6 +240,7 @@ func TestSplitFiles(t *testing.T) {
 func FuzzSplitFiles(f *testing.F) {
 	f.Add("c/test/0000.parquet\nc/test-00000-of-00001.parquet\ndata/test.parquet\nx_test.parquet", "c", "test")
 	f.Add("data/test-0.parquet", "default", "test")
+	f.Add("c/\x85-0.parquet", "c", "\x85")
 	f.Fuzz(func(t *testing.T, list, config, split string) {
 		names := strings.Split(list, "\n")
 		found := splitFiles(names, Split{"org/set", config, split})
