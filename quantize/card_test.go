@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/formats/card"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 // copyOf copies a model's folder and adds files.
@@ -199,6 +200,7 @@ func TestCard(t *testing.T) {
 
 // TestCardNames: a model is called what is known of it, and no side file is lost.
 func TestCardNames(t *testing.T) {
+	racetest.Skip(t)
 	run := func(t *testing.T, dir, repo string) (out, text string) {
 		t.Helper()
 		p := plan(t, dir, `{}`)

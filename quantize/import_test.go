@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/source/sourcetest"
@@ -26,6 +27,7 @@ import (
 // TestImport takes over what other programs quantized: what has a form as a table, or in equal steps as sums of binary
 // codes, becomes that one, and every weight stays the number that it is.
 func TestImport(t *testing.T) {
+	racetest.Skip(t)
 	const rows, apart = "do not end with its rows", "do not lie side by side"
 	for _, tt := range []struct {
 		folder string

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -214,6 +215,7 @@ func TestRefineResume(t *testing.T) {
 }
 
 func TestRefineBad(t *testing.T) {
+	racetest.Skip(t)
 	all := func(string) bool { return true }
 	for _, tc := range []struct {
 		name, want string

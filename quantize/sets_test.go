@@ -7,12 +7,14 @@ import (
 
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 )
 
 // TestSets: of every family each layer that would be quantized is in one set, fused ones together, and each end is a set of its own.
 func TestSets(t *testing.T) {
+	racetest.Skip(t)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()
