@@ -3,10 +3,9 @@
 // For activations of 16 bits.
 
 // A block has some query heads of a head of keys and values, as many as an mma has columns, and its warps
-// 16 keys at a time each. So keys and values are read once for all of these heads. Of heads of more than 128 elements there are
-// half as many warps, whose mixtures are all in shared memory.
+// 16 keys at a time each. So keys and values are read once for all of these heads. It has eight warps, or half as many where blocks
+// are many, so that all are on the multiprocessors at once, and for heads of more than 128 elements, as all mixtures are in shared memory.
 constexpr u32 ATTEND_HEADS = 8, ATTEND_KEYS = 16;
-__device__ __forceinline__ constexpr u32 attend_warps(u32 dim) { return dim > 128 ? 4 : 8; }
 
 // Elements from one head in shared memory to the next, so that lanes that read together do not share banks.
 __device__ __forceinline__ constexpr u32 attend_pitch(u32 dim) { return dim + 8; }
@@ -101,11 +100,11 @@ struct Turn {
     }
 
     // head writes a head as it is after bias, norm and turning, each rounded.
-    __device__ __forceinline__ void head(Act* to, const Act* from, const float* bias, const float* norm, float eps, u32 half, u32 lane) const {
+    __device__ __forceinline__ void head(Act* to, const Act (&from)[DIM / 32], const float* bias, const float* norm, float eps, u32 half, u32 lane) const {
         float x[DIM / 32], sum = 0;
 #pragma unroll
         for (u32 j = 0; j < DIM / 32; j++) {
-            x[j] = value(from[lane + 32 * j]);
+            x[j] = value(from[j]);
             if (bias) x[j] = rounded(x[j] + bias[lane + 32 * j]);
             sum += x[j] * x[j];
         }
@@ -236,9 +235,10 @@ struct Blended {
 // attend is the attention of row blockIdx.x for some heads of a head of keys and values, over one of gridDim.z parts
 // of what its text has. Of short texts there are fewer parts than blocks. The last block to come adds several up. What is
 // kept, places and angles are read before the kernels in front have ended: none of those right before may write them.
-template <u32 DIM>
+template <u32 DIM, u32 WARPS>
 __device__ __forceinline__ void attend(const AttendArgs& p) {
-    constexpr u32 PITCH = attend_pitch(DIM), MIXTURE = DIM + 4, CHUNK = 256, WARPS = attend_warps(DIM);
+    constexpr u32 PITCH = attend_pitch(DIM), MIXTURE = DIM + 4, CHUNK = 256;
+    constexpr u32 ROUNDS = ATTEND_HEADS / WARPS + 1, SHARE = (DIM - 1) / (32 * WARPS) + 1;  // of queries and the newest key, and of its value
     __shared__ __align__(16) Act turned[(ATTEND_HEADS + 2) * PITCH];  // queries, the newest key, and its value
     __shared__ __align__(16) float mixtures[WARPS * ATTEND_HEADS * MIXTURE];
     __shared__ float tops[WARPS][ATTEND_HEADS], sums[WARPS][ATTEND_HEADS];
@@ -271,19 +271,36 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
     for (u32 i = count * PITCH + threadIdx.x; i < ATTEND_HEADS * PITCH; i += blockDim.x) set(turned[i], 0);
     begin();
 
-    for (u32 h = warp; h <= count; h += WARPS) {
-        if (h < count)
-            turn.head(turned + h * PITCH, p.query<DIM>(row, head0 + h), p.q_bias ? p.q_bias + (head0 + h) * DIM : p.q_bias, p.q_norm,
-                      p.q_eps, p.half, lane);
-        else if (last)
-            turn.head(newest, p.k + (u64)row * p.kv_pitch + kv * DIM, p.k_bias ? p.k_bias + kv * DIM : p.k_bias, p.k_norm, p.k_eps, p.half, lane);
+    // All are on their way before the first is looked at.
+    Act heads[ROUNDS][DIM / 32], newest_value[SHARE];
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 h = warp + r * WARPS;
+        if (h > count || (h == count && !last)) continue;
+        const Act* from = h < count ? p.query<DIM>(row, head0 + h) : p.k + (u64)row * p.kv_pitch + kv * DIM;
+#pragma unroll
+        for (u32 j = 0; j < DIM / 32; j++) heads[r][j] = from[lane + 32 * j];
     }
-    for (u32 i = blockDim.x - 1 - threadIdx.x; last && i < DIM; i += blockDim.x) {
-        const Act v = p.v[(u64)row * p.kv_pitch + kv * DIM + i];
+    const u32 behind = 32 * WARPS - 1 - threadIdx.x;  // from the warps on that have fewer heads
+#pragma unroll
+    for (u32 r = 0; r < SHARE; r++)
+        if (last && behind + r * 32 * WARPS < DIM) newest_value[r] = p.v[(u64)row * p.kv_pitch + kv * DIM + behind + r * 32 * WARPS];
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        const u32 h = warp + r * WARPS;
+        if (h < count)
+            turn.head(turned + h * PITCH, heads[r], p.q_bias ? p.q_bias + (head0 + h) * DIM : p.q_bias, p.q_norm, p.q_eps, p.half, lane);
+        else if (h == count && last)
+            turn.head(newest, heads[r], p.k_bias ? p.k_bias + kv * DIM : p.k_bias, p.k_norm, p.k_eps, p.half, lane);
+    }
+#pragma unroll
+    for (u32 r = 0; r < SHARE; r++) {
+        const u32 i = behind + r * 32 * WARPS;
+        if (!last || i >= DIM) continue;
         if (p.v_bias)
-            set(newest[PITCH + i], value(v) + p.v_bias[kv * DIM + i]);
+            set(newest[PITCH + i], value(newest_value[r]) + p.v_bias[kv * DIM + i]);
         else
-            newest[PITCH + i] = v;
+            newest[PITCH + i] = newest_value[r];
     }
     __syncthreads();
     if (last && blockIdx.y % blocks == 0)
@@ -376,10 +393,14 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
     }
     p.rotate<DIM>(row, turned, head0, count);
 }
-#define ATTEND(DIM, THREADS, BLOCKS) \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_##DIM(const __grid_constant__ AttendArgs p) { attend<DIM>(p); }
-ATTEND(32, 256, 2)
-ATTEND(64, 256, 2)
-ATTEND(96, 256, 2)
-ATTEND(128, 256, 2)
-ATTEND(256, 128, 1)
+#define ATTEND(NAME, DIM, WARPS, BLOCKS) \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) NAME(const __grid_constant__ AttendArgs p) { attend<DIM, WARPS>(p); }
+ATTEND(attend_32, 32, 8, 2)
+ATTEND(attend_64, 64, 8, 2)
+ATTEND(attend_96, 96, 8, 2)
+ATTEND(attend_128, 128, 8, 2)
+ATTEND(attend_256, 256, 4, 1)
+ATTEND(attend_many_32, 32, 4, 4)
+ATTEND(attend_many_64, 64, 4, 4)
+ATTEND(attend_many_96, 96, 4, 4)
+ATTEND(attend_many_128, 128, 4, 4)

@@ -16,6 +16,10 @@ const (
 
 	// Blocks that parts of texts make of a row at most, more than GPUs have multiprocessors.
 	attendBlocks = 256
+
+	// Blocks of eight warps that an H200 has room for at once: of more than these each has four. They do not depend on
+	// the GPU, nor on how long texts are, so that texts beside as many others have the same bits.
+	attendAtOnce = 2 * 132
 )
 
 // attendArgs is AttendArgs in attend.cu.
@@ -34,12 +38,15 @@ type attendArgs struct {
 	_                                 uint32
 }
 
-// attendThreads are those of a block for heads of so many elements.
-func attendThreads(dim int) uint32 {
-	if dim > 128 {
-		return 128
+// attendKernel returns the kernel for heads of so many elements and so many blocks of each part of texts, and its threads.
+func attendKernel(dim, blocks int) (name string, threads uint32) {
+	switch {
+	case dim > 128:
+		return fmt.Sprintf("attend_%d", dim), 128
+	case blocks > attendAtOnce:
+		return fmt.Sprintf("attend_many_%d", dim), 128
 	}
-	return 256
+	return fmt.Sprintf("attend_%d", dim), 256
 }
 
 // Attends implements [model.Recorder].
@@ -100,5 +107,6 @@ func (o *Ops) attendStep(out, keys, values model.Array, h model.StepHeads, at mo
 	})
 	o.fail(err)
 	grid := driver.Dim{X: uint32(rows), Y: uint32(blocks), Z: uint32(parts)}
-	o.launchEarly(fmt.Sprintf("attend_%d", s.Dim), grid, driver.Dim{X: attendThreads(s.Dim)}, args)
+	name, threads := attendKernel(s.Dim, rows*blocks)
+	o.launchEarly(name, grid, driver.Dim{X: threads}, args)
 }

@@ -42,7 +42,7 @@ func (o *Ops) embed(h model.Array, rows driver.Ptr, n int, w model.Weight, scale
 		}
 	default:
 		grid, block := perRow(n, m.k)
-		o.launch("embed", grid, block, h, rows, o.numbers(m), m.k, scale)
+		o.launchEarly("embed", grid, block, h, rows, o.numbers(m), m.k, scale)
 	}
 }
 
@@ -249,9 +249,12 @@ func (o *Ops) ArgMax(dst, x model.Array, rows, cols int) {
 // bestParts queues the search for the largest of each part of a row: a value and its index each, in scratch memory. It is
 // called inside do.
 func (o *Ops) bestParts(x model.Array, rows, cols int) (parts driver.Ptr, count int) {
-	const each = 2048 // elements of a block
-	grid, block := perRow(rows, min(cols, each))
-	count = ceil(cols, each)
+	const (
+		least = 2048 // elements of a block
+		most  = 512  // blocks, where rows have several, all of which GPUs have room for at once
+	)
+	grid, block := perRow(rows, min(cols, least))
+	count = min(ceil(cols, least), ceil(most, rows))
 	grid.Y = uint32(count)
 	parts = o.scratch(8 * rows * count)
 	o.launchEarly(o.of("argmax", x), grid, block, parts, x, cols)

@@ -1,21 +1,40 @@
 // What a step ends with: what follows, and the beginning of the next one.
 
+// Line is what a thread reads at once.
+template <class T>
+struct alignas(16) Line {
+    T at[16 / sizeof(T)];
+};
+
 // argmax finds the best of part blockIdx.y of a row; argmax_best the best of those of a row.
 template <class T>
 __device__ __forceinline__ void argmax(Best* parts, const T* x, u32 n) {
+    constexpr u32 WIDE = 16 / sizeof(T), AHEAD = 4;  // lines of a thread that are on their way together
     begin();
     x += (u64)blockIdx.x * n;
-    const u32 share = (n - 1) / gridDim.y + 1, from = min(blockIdx.y * share, n - 1), end = min(from + share, n);
+    const u32 share = ((n - 1) / gridDim.y + 8) / 8 * 8, from = min(blockIdx.y * share, n - 1), end = min(from + share, n), stride = blockDim.x * WIDE;
+    const u32 whole = (u64)(x + from) % 16 == 0 ? end - (end - from) % WIDE : from;  // to where there are lines
     Best best = {value(x[from]), from};
-    for (u32 i = from + threadIdx.x; i < end; i += blockDim.x) {
-        Best at = {value(x[i]), i};
-        if (better(at, best)) best = at;
+    for (u32 first = from + threadIdx.x * WIDE; first < whole; first += AHEAD * stride) {
+        Line<T> lines[AHEAD];
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++)
+            if (first + j * stride < whole) lines[j] = *(const Line<T>*)(x + first + j * stride);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (first + j * stride >= whole) break;
+#pragma unroll
+            for (u32 k = 0; k < WIDE; k++)
+                if (value(lines[j].at[k]) > best.v) best = {value(lines[j].at[k]), first + j * stride + k};
+        }
     }
+    for (u32 i = whole + threadIdx.x; i < end; i += blockDim.x)
+        if (value(x[i]) > best.v) best = {value(x[i]), i};
     best = best_of(best);
     if (threadIdx.x == 0) parts[(u64)blockIdx.x * gridDim.y + blockIdx.y] = best;
 }
-extern "C" __global__ void __launch_bounds__(1024) argmax_f(Best* parts, const F32* x, u32 n) { argmax(parts, x, n); }
-extern "C" __global__ void __launch_bounds__(1024) argmax_a(Best* parts, const Act* x, u32 n) { argmax(parts, x, n); }
+extern "C" __global__ void __launch_bounds__(256) argmax_f(Best* parts, const F32* x, u32 n) { argmax(parts, x, n); }
+extern "C" __global__ void __launch_bounds__(256) argmax_a(Best* parts, const Act* x, u32 n) { argmax(parts, x, n); }
 
 // best_part returns the best of a row to the first thread of a warp.
 __device__ __forceinline__ Best best_part(const Best* parts, u32 count) {

@@ -150,6 +150,11 @@ func (o *Ops) EmbedAt(h, tokens model.Array, w model.Weight, scale float32) {
 	n, k := tokens.Len(), width(w)
 	check(h.Len() == n*k, "%d elements for %d tokens of %d", h.Len(), n, k)
 	o.do(func() {
+		if m := w.(operand).base(); m.packed == nil {
+			grid, block := perRow(n, k)
+			o.launchEarly("embed_at", grid, block, h, tokens, o.numbers(m), k, scale)
+			return
+		}
 		rows := o.scratch(4 * n)
 		grid, block := elements(n)
 		o.launch("indices", grid, block, rows, tokens, int64(n))
@@ -248,7 +253,7 @@ const turnThreads = 64
 func (o *Ops) MarkNotFinite(dst, x model.Array, rows, cols int) {
 	check(dst.Len() == rows && x.Len() == rows*cols, "%d marks of %d rows of %d: %d elements", dst.Len(), rows, cols, x.Len())
 	grid, block := perRow(rows, cols)
-	o.do(func() { o.launch(o.of("not_finite", x), grid, block, dst, x, cols) })
+	o.do(func() { o.launchEarly(o.of("not_finite", x), grid, block, dst, x, cols) })
 }
 
 // Advance tells the host what follows, and moves the rows of a step on.

@@ -1,11 +1,15 @@
 // Kernels with a block for each row.
 
-// embed copies a row of the weight for every token.
-extern "C" __global__ void __launch_bounds__(1024) embed(F32* h, const u32* tokens, const Act* w, u32 cols, float scale) {
-    const Act* from = w + (u64)tokens[blockIdx.x] * cols;
+// embed copies a row of the weight for every token, a whole number.
+template <class I>
+__device__ __forceinline__ void embed_row(F32* h, const I* tokens, const Act* w, u32 cols, float scale) {
+    begin();
+    const Act* from = w + (u64)(u32)tokens[blockIdx.x] * cols;
     F32* to = h + (u64)blockIdx.x * cols;
     for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(to[i], scale * value(from[i]));
 }
+extern "C" __global__ void __launch_bounds__(1024) embed(F32* h, const u32* tokens, const Act* w, u32 cols, float scale) { embed_row(h, tokens, w, cols, scale); }
+extern "C" __global__ void __launch_bounds__(1024) embed_at(F32* h, const float* tokens, const Act* w, u32 cols, float scale) { embed_row(h, tokens, w, cols, scale); }
 
 // gather copies rows, each times its weight; weights may be null.
 template <class T>
@@ -271,6 +275,7 @@ score_taught(float* scores, const float* logits, const float* teacher, const u32
 // not_finite notes 1 for a row with a NaN or infinity, and 0 for others.
 template <class T>
 __device__ __forceinline__ void not_finite(float* bad, const T* x, u32 n) {
+    begin();
     x += (u64)blockIdx.x * n;
     bool any = false;
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) any |= !finite(value(x[i]));

@@ -671,11 +671,11 @@ func testDivergence(t *testing.T, ops Ops, o Options) {
 }
 
 func testArgMax(t *testing.T, ops Ops, o Options) {
-	for _, cols := range []int{1, 33, 1000, 50257} {
+	for _, test := range []struct{ rows, cols int }{{7, 1}, {7, 33}, {7, 1000}, {7, 50257}, {260, 9216}} {
+		rows, cols := test.rows, test.cols
 		t.Run(fmt.Sprint(cols), func(t *testing.T) {
 			c := o.check(t, ops, uint64(cols))
 			defer c.done()
-			const rows = 7
 			v := c.normal(rows*cols, 1)
 			for r := range rows { // equals in rows from 1 on
 				for range r {

@@ -47,6 +47,15 @@ func Attend(t *testing.T, ops Ops, o Options) {
 			kept: 600, slots: [][]int{{0, 1}}, steps: 2,
 		},
 		{c: model.CacheShape{Slots: 2, Positions: 30, KVHeads: 1, Dim: 64}, heads: 2, gated: true, apart: true, kept: 3, slots: [][]int{{1, 0}}, steps: 5},
+		// Of more blocks than have eight warps.
+		{
+			c: model.CacheShape{Slots: 9, Positions: 100, KVHeads: 30, Dim: 128}, heads: 60, half: 20, normed: true, biased: true,
+			kept: 80, slots: [][]int{{8, 0, 1, 2, 3, 4, 5, 6, 7}}, steps: 2,
+		},
+		{
+			c: model.CacheShape{Slots: 9, Positions: 300, KVHeads: 30, Dim: 32}, heads: 90, s: model.AttentionShape{Window: 290}, sunk: true,
+			kept: 270, slots: [][]int{{0, 1, 2, 3, 4, 5, 6, 7, 8}}, steps: 1,
+		},
 	} {
 		s := test.s
 		s.Heads, s.KVHeads, s.Dim, s.Scale = test.heads, test.c.KVHeads, test.c.Dim, float32(1/math.Sqrt(float64(test.c.Dim)))
