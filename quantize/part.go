@@ -200,18 +200,27 @@ func (s sets) of(i int) int {
 
 func (s sets) join(a, b int) { s[s.of(max(a, b))] = s.of(min(a, b)) }
 
-// of divides lots into parts by the bytes of the source: it returns those of one part, which follow each other.
-func (p Part) of(lots []lot) (mine []int) {
+// partsOf divides lots into n parts by the bytes of the source: it returns the part of each, which ascend.
+func partsOf(lots []lot, n int) []int {
 	var all, before int64
 	for _, s := range lots {
 		all += s.bytes
 	}
+	parts := make([]int, len(lots))
 	for i, s := range lots {
 		middle := float64(before) + float64(s.bytes)/2
-		if int(middle/float64(max(all, 1))*float64(p.N))+1 == p.I {
+		parts[i] = int(middle/float64(max(all, 1))*float64(n)) + 1
+		before += s.bytes
+	}
+	return parts
+}
+
+// of returns the lots of one part, which follow each other.
+func (p Part) of(lots []lot) (mine []int) {
+	for i, part := range partsOf(lots, p.N) {
+		if part == p.I {
 			mine = append(mine, i)
 		}
-		before += s.bytes
 	}
 	return mine
 }
@@ -418,6 +427,15 @@ func (p *Plan) RunPart(ctx context.Context, out string, part Part, o RunOptions)
 			u.abandon()
 		}
 	}()
+	var calibrated []int
+	for _, u := range todo {
+		for _, at := range u.pieces {
+			if u.calibrated {
+				calibrated = append(calibrated, at.item)
+			}
+		}
+	}
+	r.share(folder, digest, part, lots, func(l int) bool { return written(folder, l) }, calibrated)
 	if err := r.makeLots(ctx, todo); err != nil {
 		return nil, err
 	}
@@ -430,11 +448,17 @@ func (p *Plan) RunPart(ctx context.Context, out string, part Part, o RunOptions)
 		return nil, err
 	}
 	for i := range lots {
-		if _, err := os.Stat(folder.Path(lotName(i) + recordSuffix)); err == nil {
+		if written(folder, i) {
 			res.Done++
 		}
 	}
 	return res, nil
+}
+
+// written reports whether there is a lot, whole or not.
+func written(folder *outdir.Parts, lot int) bool {
+	_, err := os.Stat(folder.Path(lotName(lot) + recordSuffix))
+	return err == nil
 }
 
 // makeLots makes lots.
@@ -525,14 +549,9 @@ func (u *making) open() (err error) {
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return u.gone()
+		return u.folder.Gone()
 	}
 	return err
-}
-
-// gone is the error where there is no folder for parts any more.
-func (u *making) gone() error {
-	return fmt.Errorf("%s is gone: the parts were merged, or the folder was deleted", u.folder.Name())
 }
 
 func (u *making) name() string { return lotName(u.index) }
@@ -591,7 +610,7 @@ func (u *making) finish(rec pieceRecord) error {
 	if errors.Is(err, os.ErrNotExist) {
 		// Another process that made the same was first, and removed what it found in the making.
 		if _, err = u.read(); errors.Is(err, os.ErrNotExist) {
-			err = u.gone()
+			err = u.folder.Gone()
 		}
 	}
 	if err != nil {

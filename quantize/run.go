@@ -250,6 +250,8 @@ type run struct {
 	from *gathering      // what parts have made; nil: nothing
 	lots map[int]*making // of one part, by the items that are calibrated
 
+	shared *Shared // with who makes other parts; nil: nothing
+
 	choosing sync.Mutex // tables of the plan's items
 
 	mu   sync.Mutex

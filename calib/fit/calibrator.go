@@ -10,7 +10,6 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/gptq"
 )
@@ -134,7 +133,7 @@ const (
 func (c *calibrator) walk() model.WalkOptions {
 	o := model.WalkOptions{Windows: c.text.Windows, Original: c.o.GPTQ.Retarget > 0}
 	if c.o.Device != "cpu" {
-		o.Together = tokensTogether
+		o.Together = min(tokensTogether, c.text.Tokens()/c.Devices()) // so that each device has some
 	}
 	return o
 }
@@ -146,19 +145,18 @@ const tokensTogether = 1 << 14
 // Walk implements [quantize.Calibrator].
 func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
 	if c.o.Float {
-		return c.walkWith(ctx, "calibrating", apart{v})
+		return c.walkApart(ctx, v)
 	}
 	return c.walkWith(ctx, "calibrating", v)
 }
 
-// apart has a walk go on from the layers as they were.
-type apart struct{ model.Visitor }
-
-func (apart) Weight(string) (weight.Matrix, error) { return nil, nil }
-
 // walkWith shows v what the layers that it wants read.
-func (c *calibrator) walkWith(ctx context.Context, doing string, v model.Visitor) (err error) {
-	defer c.o.Begin(doing)()
+func (c *calibrator) walkWith(ctx context.Context, doing string, v model.Visitor) error {
+	return c.onDevices(func(devices []model.StatsOps) error { return c.walkOn(ctx, doing, devices, v, c.walk()) })
+}
+
+// onDevices calls f with the devices.
+func (c *calibrator) onDevices(f func(devices []model.StatsOps) error) (err error) {
 	devices, done, err := c.o.Open(0)
 	if err != nil {
 		return err
@@ -172,8 +170,14 @@ func (c *calibrator) walkWith(ctx context.Context, doing string, v model.Visitor
 		}
 		stats = append(stats, s)
 	}
-	o, blocks := c.walk(), len(c.src.Decoder().Blocks)
-	o.Beside = stats[1:]
-	o.Progress = func(done, all int) { c.o.Progress(done, all, min(done*blocks/all+1, blocks), blocks) }
-	return model.Walk(ctx, c.src, stats[0], v, o)
+	return f(stats)
+}
+
+// walkOn is a walk over windows.
+func (c *calibrator) walkOn(ctx context.Context, doing string, devices []model.StatsOps, v model.Visitor, o model.WalkOptions) error {
+	defer c.o.Begin(doing)()
+	blocks := len(c.src.Decoder().Blocks)
+	o.Beside = devices[1:]
+	o.Progress = func(done, all int) { c.o.Progress(done, all, min(o.From+done*(blocks-o.From)/all+1, blocks), blocks) }
+	return model.Walk(ctx, c.src, devices[0], v, o)
 }

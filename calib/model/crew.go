@@ -19,8 +19,9 @@ const sumParts = 8
 type crew struct {
 	visitor  Visitor
 	o        WalkOptions
-	blocks   int // up to the last whose layers want statistics
-	together int // tokens
+	blocks   int                   // up to the last whose layers want statistics
+	lasts    map[*arch.Linear]bool // these layers, where nothing comes behind them; else nil
+	together int                   // tokens
 	walkers  []*walker
 
 	mu        sync.Mutex
@@ -38,7 +39,16 @@ func newCrew(src Source, devices []StatsOps, v Visitor, o WalkOptions) *crew {
 	c := &crew{visitor: v, o: o}
 	c.met.L = &c.mu
 	c.blocks = c.wantedBlocks(d)
-	for i := range c.blocks {
+	if c.blocks > o.To && !c.wantsHead(d) {
+		c.lasts = make(map[*arch.Linear]bool)
+		for _, l := range d.Blocks[c.blocks-1].Linears() {
+			if c.wants(l) {
+				c.lasts[l] = true
+			}
+		}
+	}
+	c.blocks = max(c.blocks, o.To)
+	for i := o.From; i < c.blocks; i++ {
 		c.all += passes(&d.Blocks[i], o) * len(o.Windows)
 	}
 	if c.wantsHead(d) {
@@ -46,10 +56,6 @@ func newCrew(src Source, devices []StatsOps, v Visitor, o WalkOptions) *crew {
 	}
 	if slices.ContainsFunc(d.Blocks, goesTogether) {
 		c.together = o.Together
-	}
-	if n := len(devices); n > 1 {
-		tokens, _ := tokensOf(o)
-		c.together = min(c.together, int(tokens)/n)
 	}
 	spans := spansOf(o.Windows, c.together)
 	n := max(min(len(devices), len(spans)), 1)

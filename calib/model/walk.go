@@ -3,7 +3,9 @@ package model
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -24,8 +26,24 @@ type WalkOptions struct {
 	// StatsBytes bounds the statistics of experts that exist at a time, where one has no more; experts of a stack come together all
 	// the same. 0 is 8 GiB.
 	StatsBytes int64
+	// From is the block that the walk begins with, before which States has what the windows are; 0 begins with their tokens.
+	From int
+	// To is how many blocks it goes through at least, whatever the visitor wants.
+	To int
+	// States, unless nil, is given what windows are between blocks, where the original model is not run beside the quantized one.
+	States States
 	// Progress is told of the work done, of all that there is; may be nil.
 	Progress func(done, all int)
+}
+
+// States are what windows are between blocks: each is [StateSize] numbers, which a walk that begins there goes on from to the
+// same bits. Windows are counted as [WalkOptions] has them. Its methods are called by several devices at once.
+type States interface {
+	// Keeps reports whether what windows are before a block is wanted.
+	Keeps(block int) bool
+	// Save takes one of them, which is overwritten when it returns. Load fills it.
+	Save(block, window int, state []float32) error
+	Load(block, window int, state []float32) error
 }
 
 // Visitor quantizes layers as a walk comes by. Layers are named by the path that they are stored under.
@@ -46,7 +64,7 @@ type Visitor interface {
 //
 // Besides the states of the windows there is one block of the model on the device: the
 // original one if o.Original is set, and as much of it as is quantized. The walk
-// ends with the last layer that v wants.
+// ends with the last layer that v wants, or with the last block of o.To.
 //
 // Several devices, whose arithmetic is the same, have some of the windows each, and statistics are added up between passes, in an
 // order that does not depend on their number up to [sumParts]: v is shown the same to the bit. Not so experts that tokens
@@ -97,6 +115,8 @@ type walker struct {
 	chose  []*routing                            // likewise, of the quantized model
 	taken  map[*arch.Stored]func() (rows, error) // layers that are read ahead
 	routed []int                                 // tokens of each expert, in all windows of all devices
+	passed int                                   // windows, by all passes so far
+	rest   map[*arch.Linear]bool                 // of the last block, what the walk does not end before; nil: it goes through
 }
 
 // span is some windows that follow each other: from, from+1, … to-1. They have so many tokens, which begin at a token of all.
@@ -148,11 +168,22 @@ func (w *walker) walk(ctx context.Context) error {
 	if w.blocks == 0 {
 		return nil
 	}
-	if err := w.embed(); err != nil {
+	w.allocate()
+	begin := w.embed
+	if w.o.From > 0 {
+		begin = w.loadStates
+	}
+	if err := begin(); err != nil {
 		return err
 	}
-	for i := range w.desc.Blocks[:w.blocks] {
-		if err := w.through(ctx, i); err != nil {
+	for i := w.o.From; i < w.blocks; i++ {
+		if err := w.through(ctx, i); errors.Is(err, errOver) {
+			w.progress(passes(&w.desc.Blocks[i], w.o)*len(w.texts) - w.passed)
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := w.saveStates(i + 1); err != nil {
 			return err
 		}
 	}
@@ -208,21 +239,13 @@ func spansOf(windows [][]int, together int) (all []span) {
 	return all
 }
 
-// embed embeds the windows.
-func (w *walker) embed() error {
+// allocate makes room for the windows.
+func (w *walker) allocate() {
 	widest := 0
 	for _, of := range w.spans {
 		if of.to-of.from > 1 {
 			widest = max(widest, of.tokens)
 		}
-	}
-	w.full.last = make(map[*arch.Stored]rows)
-	stored := w.full.embedding(w.desc)
-	w.Model.embed = w.full.weight(stored, 0, whole(stored))
-	w.tokens = w.full.tokenInputs(w.desc)
-	defer w.release()
-	if w.full.err != nil {
-		return w.full.err
 	}
 	count := 1
 	if w.o.Original {
@@ -244,6 +267,18 @@ func (w *walker) embed() error {
 		for _, tokens := range w.texts {
 			s.q, s.side = append(s.q, w.ops.Acts(len(tokens)*width)), append(s.side, w.newBeside(len(tokens)))
 		}
+	}
+}
+
+// embed embeds the windows.
+func (w *walker) embed() error {
+	w.full.last = make(map[*arch.Stored]rows)
+	stored := w.full.embedding(w.desc)
+	w.Model.embed = w.full.weight(stored, 0, whole(stored))
+	w.tokens = w.full.tokenInputs(w.desc)
+	defer w.release()
+	if w.full.err != nil {
+		return w.full.err
 	}
 	for i, tokens := range w.texts {
 		for _, a := range w.activations(w.windows[i]) {
@@ -308,9 +343,29 @@ func (w *walker) close() {
 	w.Close()
 }
 
-// through takes the windows through block i.
+// errOver ends a walk that nothing of the last block is left to do for.
+var errOver = errors.New("the walk is over")
+
+// over notes that layers were passed by, and reports whether these were the last of the walk.
+func (w *walker) over(rs []*readers) bool {
+	if w.rest == nil {
+		return false
+	}
+	for _, r := range rs {
+		for _, l := range r.layers {
+			delete(w.rest, l)
+		}
+	}
+	return len(w.rest) == 0
+}
+
+// through takes the windows through block i. What comes behind the last layer of a walk is left out.
 func (w *walker) through(ctx context.Context, i int) error {
 	defer w.release()
+	w.passed = 0
+	if i == w.blocks-1 {
+		w.rest = maps.Clone(w.lasts)
+	}
 	if err := w.load(i); err != nil {
 		return err
 	}
@@ -530,6 +585,12 @@ func (w *walker) visitHead(ctx context.Context) error {
 	return w.quantize(ctx, []*readers{head})
 }
 
+// came notes that windows passed.
+func (w *walker) came(windows int) {
+	w.passed += windows
+	w.progress(windows)
+}
+
 // pass calls f for every span, which is the one at hand, with its activations in every stream.
 func (w *walker) pass(ctx context.Context, spans []span, f func(at []activations) error) error {
 	for i, of := range spans {
@@ -547,7 +608,7 @@ func (w *walker) pass(ctx context.Context, spans []span, f func(at []activations
 		if err != nil {
 			return err
 		}
-		w.progress(of.to - of.from)
+		w.came(of.to - of.from)
 	}
 	return w.ops.Err()
 }
@@ -586,10 +647,13 @@ func (w *walker) visit(ctx context.Context, spans []span, always bool, f func(at
 			return err
 		}
 	} else {
-		w.progress(len(w.texts))
+		w.came(len(w.texts))
 	}
 	if err := w.quantize(ctx, rs); err != nil {
 		return err
+	}
+	if w.over(rs) {
+		return errOver
 	}
 	w.takeAhead(rs)
 	for _, r := range rs {

@@ -172,6 +172,23 @@ var link = os.Link
 // Path returns where a finished file lies.
 func (p *Parts) Path(name string) string { return filepath.Join(p.parts, name) }
 
+// Names returns what lies in the folder: the mark, finished files, and folders of processes.
+func (p *Parts) Names() (names []string, err error) {
+	entries, err := os.ReadDir(p.parts)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, p.Gone()
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// Gone is the error where there is no folder any more.
+func (p *Parts) Gone() error {
+	return fmt.Errorf("%s is gone: the parts were merged, or the folder was deleted", p.Name())
+}
+
 // Scratch makes a folder of this process alone, in which to make files that begin with a name. It fails where the parts
 // are gone.
 func (p *Parts) Scratch(name string) (string, error) { return os.MkdirTemp(p.parts, "."+name+".*") }
