@@ -9,6 +9,7 @@ Meanwhile
 
     one worker may write no file of more than a few kB, as if a disk of its own were full, and never finishes
     one worker's clock is wrong: files of the shared folder get times from 1970 to 2100
+    what parts keep for each other of a text (--stream float) is damaged: a byte of it, or it is cut short
     with --fill (root alone) WORK is a small file system, which is full now and then for a moment
     as soon as all is there, or before, merges are begun, and killed as well
 
@@ -45,7 +46,7 @@ class Round:
         self.a, self.out, self.whole = a, out, whole
         self.seed = seed
         self.lock = threading.Lock()
-        self.kills = self.refused = self.full = self.ended = 0
+        self.kills = self.refused = self.full = self.ended = self.harmed = 0
         self.merged = False
         self.problems: list[str] = []
 
@@ -117,6 +118,23 @@ class Round:
                     when = rng.uniform(0, 4.1e9)
                     os.utime(path, (when, when))
 
+    def vandal(self) -> None:
+        rng = random.Random(self.seed * 1000 + 996)
+        parts = Path(f"{self.out}.parts")
+        while not self.merged:
+            time.sleep(rng.uniform(0, 0.3))
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with rng.choice(sorted(parts.glob("states-*"))).open("r+b") as f:
+                    size = f.seek(0, 2)
+                    f.seek(rng.randrange(size))
+                    if rng.random() < 0.5:
+                        f.truncate()
+                    else:
+                        byte = f.read(1)
+                        f.seek(-1, 1)
+                        f.write(bytes([byte[0] ^ 1 << rng.randrange(8)]))
+                self.harmed += 1
+
     def filler(self) -> None:
         rng = random.Random(self.seed * 1000 + 997)
         ballast = self.out.parent / "ballast"
@@ -130,7 +148,7 @@ class Round:
 
     def run(self) -> None:
         jobs = [threading.Thread(target=self.worker, args=(n,)) for n in range(self.a.workers)]
-        jobs += [threading.Thread(target=self.merger), threading.Thread(target=self.clocks)]
+        jobs += [threading.Thread(target=self.merger), threading.Thread(target=self.clocks), threading.Thread(target=self.vandal)]
         if self.a.fill:
             jobs.append(threading.Thread(target=self.filler))
         for j in jobs:
@@ -168,7 +186,7 @@ def main() -> int:
             at = time.monotonic()
             r.run()
             rounds.append({
-                "seconds": round(time.monotonic() - at, 1), "kills": r.kills, "ended": r.ended, "full": r.full, "refused": r.refused,
+                "seconds": round(time.monotonic() - at, 1), "kills": r.kills, "ended": r.ended, "full": r.full, "refused": r.refused, "harmed": r.harmed,
                 "same": digest(out) == want, "left_behind": sorted(x.name for x in a.work.iterdir() if x != out), "problems": sorted(set(r.problems)),
             })
             print(f"round {len(rounds)}: {rounds[-1]}", file=sys.stderr)
@@ -177,7 +195,7 @@ def main() -> int:
         if a.fill:
             subprocess.run(["umount", str(a.work)], check=True)
     shutil.rmtree(single)
-    total = {k: sum(r[k] for r in rounds) for k in ("kills", "ended", "full", "refused", "same")}
+    total = {k: sum(r[k] for r in rounds) for k in ("kills", "ended", "full", "refused", "harmed", "same")}
     clean = sum(not r["left_behind"] and not r["problems"] for r in rounds)
     print(json.dumps({"sha256": run["sha256"], "files": want, "one_process_seconds": round(whole, 2), "rounds": len(rounds), **total, "clean": clean, "each": rounds}))
     return 0 if total["same"] == clean == len(rounds) > 0 else 3

@@ -38,20 +38,25 @@ func (c *calibrator) walkApart(ctx context.Context, v *quantize.Visitor) error {
 	}
 	return c.onDevices(func(devices []model.StatsOps) error {
 		r := c.relay(shared, devices)
-		for tries := 0; ; tries++ {
-			from, err := r.Run(ctx)
-			if err != nil {
-				return err
-			}
+		walk := func(from int) error {
 			o := c.walk()
 			o.From, o.States = from, r.Whole()
-			if err = c.walkOn(ctx, "calibrating", devices, apart{v}, o); err == nil && shared.Finished() {
-				err = r.Clear()
-			}
-			if tries == 3 || !relay.Damaged(err) {
-				return err
-			}
+			return c.walkOn(ctx, "calibrating", devices, apart{v}, o)
 		}
+		err := error(nil)
+		for tries := 0; tries == 0 || relay.Damaged(err); tries++ {
+			from := 0
+			if tries < 3 { // else what is kept is damaged again and again
+				if from, err = r.Run(ctx); err != nil {
+					return err
+				}
+			}
+			err = walk(from)
+		}
+		if err == nil && shared.Finished() {
+			err = r.Clear()
+		}
+		return err
 	})
 }
 

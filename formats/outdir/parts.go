@@ -207,6 +207,9 @@ func (p *Parts) Put(file, name string) error {
 // Sweep removes what processes of any machine have in the making of names that are asked for, which is of no more use.
 func (p *Parts) Sweep(asked func(name string) bool) error {
 	entries, err := os.ReadDir(p.parts)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.Gone()
+	}
 	for _, e := range entries {
 		name, making := strings.CutPrefix(e.Name(), ".")
 		if name, _, ok := strings.Cut(name, "."); making && ok && asked(name) {
