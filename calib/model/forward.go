@@ -323,10 +323,16 @@ func (m *Model) inputRoom(t int) Array {
 
 // input returns what is written in place of x [rows, K] where only products by some weights read it.
 func (m *Model) input(a activations, x Array, rows int, by ...Weight) Array {
-	if a.input == nil {
+	return m.inputIn(a.input, x, rows, by...)
+}
+
+// inputIn is input with room of its own, which may be too small for that.
+func (m *Model) inputIn(room, x Array, rows int, by ...Weight) Array {
+	p, ok := m.ops.(Preparer)
+	if !ok || room == nil || room.Len() < p.PreparedLen(rows, x.Len()/rows) {
 		return x
 	}
-	return m.ops.(Preparer).Prepared(x, a.input, rows, by...)
+	return p.Prepared(x, room, rows, by...)
 }
 
 // mix adds the mixer's half of a layer to the residual stream.

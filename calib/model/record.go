@@ -669,6 +669,7 @@ func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array, down P
 	y := gate
 	switch both := d.both; {
 	case both.w != nil && both.bias == nil && rec.Gates(rows, both.w, d.act):
+		y = c.m.inputIn(r.both.Slice(n, 3*n), gate, rows, d.down.w) // beside x, which is read meanwhile
 		rec.Gated(y, x, rows, both.w, d.act)
 	case both.w != nil:
 		joined := r.both.Slice(0, 2*n)

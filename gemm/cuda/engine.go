@@ -225,6 +225,16 @@ func (e *Engine) flagsOf(s *driver.Stream) (driver.Ptr, error) {
 	return at, nil
 }
 
+// GateNeeds is [Engine.Needs] of a product with gates, of which [Engine.CanGate] reports that there is a kernel.
+func (e *Engine) GateNeeds(t Tiles, m int, g Gates) Needs {
+	by, err := e.gated(t, m, g)
+	if err != nil {
+		return Needs{}
+	}
+	n, k := t.Shape()
+	return by.Needs(n, k, m)
+}
+
 // CanGate reports whether there is a kernel for gates of a matrix and m rows of X.
 func (e *Engine) CanGate(t Tiles, m int, g Gates) bool {
 	_, err := e.gated(t, m, g)
@@ -233,12 +243,17 @@ func (e *Engine) CanGate(t Tiles, m int, g Gates) bool {
 
 func (e *Engine) gated(t Tiles, m int, g Gates) (Way, error) {
 	gater, ok := t.(Gater)
-	if !ok || m > MaxRows {
+	if !ok {
 		return nil, fmt.Errorf("no kernel with gates for %d rows of activations and %s", m, t.Format().Name())
 	}
-	chosen, err := e.choice(t, m)
-	if err != nil {
-		return nil, err
+	var chosen Way
+	if m > MaxRows {
+		chosen = e.Way(t, m)
+	} else {
+		var err error
+		if chosen, err = e.choice(t, m); err != nil {
+			return nil, err
+		}
 	}
 	return gater.Gated(e.gpu, chosen, m, g)
 }

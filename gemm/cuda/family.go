@@ -169,7 +169,8 @@ type Rows struct {
 
 // Gater is implemented by tiles that have kernels with gates.
 type Gater interface {
-	// Gated returns how m rows of X, at most [MaxRows], are multiplied with gates so that sums have the bits that they have by chosen.
+	// Gated returns how m rows of X are multiplied with gates by the kernel that is chosen without. Of up to [MaxRows] rows sums have the bits that
+	// they have then.
 	Gated(g GPU, chosen Way, m int, by Gates) (Way, error)
 }
 

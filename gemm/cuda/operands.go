@@ -33,10 +33,11 @@ type Operands struct {
 }
 
 // Gates says that the first half of the rows of a matrix makes gates, which are rounded, activated, and multiplied by the
-// results of the second half, rounded: Y is [M, N/2] then, of at most [MaxRows] rows. The activation is compiled into a kernel.
+// results of the second half, rounded: Y is [M, N/2] then. The activation is compiled into a kernel.
 type Gates struct {
 	Activation   string  // by its name in package arch; "": there are no gates
 	Alpha, Limit float32 // of the activation
+	Into         Form    // that Y is written in, at a multiple of 16, for another product to read; nil: row by row
 }
 
 // Experts says that a matrix is several of as many rows each, one behind the other. Rows of Y come in groups, each of which has an
@@ -66,6 +67,8 @@ func (o Operands) check(w *Matrix) error {
 		return fmt.Errorf("activations at %#x: want a multiple of 16", uint64(o.X))
 	case o.Y%2 != 0 || o.Bias%2 != 0:
 		return errors.New("results or bias at an odd address")
+	case o.Gates.Into != nil && o.Y%16 != 0:
+		return fmt.Errorf("results in another form than row by row at %#x: want a multiple of 16", uint64(o.Y))
 	case o.Scratch%16 != 0:
 		return fmt.Errorf("scratch memory at %#x: want a multiple of 16", uint64(o.Scratch))
 	case o.Experts != nil && (o.Experts.Groups == 0 || o.Experts.Most < 1):

@@ -37,6 +37,7 @@ func TestHostFP8(t *testing.T) {
 		if i == 1 {
 			run("Inputs", testModelInputs)
 			run("Forms", testForms)
+			run("Gated", testGated)
 		}
 	})
 }

@@ -34,6 +34,7 @@ func TestGPUInputs(t *testing.T) {
 		if o.dev.Info.Major == 9 {
 			t.Run("Model", func(t *testing.T) { testModelInputs(t, o) })
 			t.Run("Forms", func(t *testing.T) { testForms(t, o) })
+			t.Run("Gated", func(t *testing.T) { testGated(t, o) })
 		}
 	})
 }
@@ -315,6 +316,47 @@ func testForms(t *testing.T, o *Ops) {
 			t.Errorf("product %d has other bits", i)
 		}
 	}
+}
+
+// testGated holds gates of many rows, which the product ends with, to what a kernel makes of its results, and what is written for other
+// products to what is row by row.
+func testGated(t *testing.T, o *Ops) {
+	const rows, n, k = 40, 512, 256
+	w, err := o.Packed(conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), n, k, 4, 64, weight.F16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.FreeWeight(w)
+	act := arch.Gating{Act: arch.SiLU}
+	o.do(func() {
+		packed := w.(*matrix).packed
+		for _, way := range o.engine.Ways(packed.Tiles, rows) {
+			if o.formOf(w, rows) != columns {
+				o.engine.Prefer(packed.Tiles, rows, way)
+			}
+		}
+	})
+	if !o.Gates(rows, w, act) {
+		t.Fatal("there is no kernel with gates")
+	}
+	x, both, want, got := o.Acts(rows*k), o.Acts(rows*n), o.Acts(rows*n/2), o.Acts(rows*n/2)
+	defer o.Free(x, both, want, got)
+	o.Write(x, randoms(3, rows*k, 1))
+	o.Linear(x, rows, model.Product{W: w, Y: both})
+	o.GLURows(want, both, rows, act)
+	o.Gated(got, x, rows, w, act)
+	a, b := make([]float32, rows*n/2), make([]float32, rows*n/2)
+	o.Read(a, want)
+	o.Read(b, got)
+	most := 5e-4 // of a rounding
+	if o.acts == driver.BF16 {
+		most = 4e-3
+	}
+	if d := distance(b, a); !(d <= most) {
+		t.Errorf("results differ by %.2g, want at most %.2g", d, most)
+	}
+	c := inputCheck{t, o, rows, n / 2}
+	c.check("gates of a product", true, func(y model.Array) { o.Gated(y, x, rows, w, act) })
 }
 
 // counting counts inputs that are prepared, and those that are read row by row as well.

@@ -204,18 +204,43 @@ func (o *Ops) Gates(rows int, w model.Weight, act arch.Gating) bool {
 		return false
 	}
 	can := false
-	o.do(func() { can = o.engine.CanGate(m.packed.Tiles, rows, gates(act)) })
+	o.do(func() { can = !o.kept.asNumbers(rows) && o.engine.CanGate(m.packed.Tiles, rows, gates(act)) })
 	return can
 }
 
 // Gated multiplies by gates and what these are multiplied by.
 func (o *Ops) Gated(y, x model.Array, rows int, w model.Weight, act arch.Gating) {
-	m, in, out := w.(*matrix), x.(*array), y.(*array)
-	check(in.dtype == o.acts && out.dtype == o.acts && in.n == rows*m.k && out.n == rows*m.n/2,
-		"%d elements of %v and results of %d %v for %d rows of gates of shape [%d, %d]", in.n, in.dtype, out.n, out.dtype, rows, m.n, m.k)
+	m, in := w.(*matrix), inputOf(x)
+	check((in.rows == nil || in.rows.dtype == o.acts) && in.n == rows*m.k && y.Len() == rows*m.n/2,
+		"%d elements and %d results for %d rows of gates of shape [%d, %d]", in.n, y.Len(), rows, m.n, m.k)
 	o.do(func() {
-		o.fail(o.engine.MatMul(o.stream, m.packed, gemmcuda.Operands{Y: out.ptr, X: in.ptr, M: rows, Gates: gates(act)}))
+		g := gates(act)
+		if out, ok := y.(*input); ok && out.rows == nil {
+			g.Into = out.form
+			if o.engine.CanGate(m.packed.Tiles, rows, g) {
+				o.gated(out.room, in, rows, m, g)
+				return
+			}
+			g.Into = nil
+		}
+		o.rowByRow(y, func(y model.Array) { o.gated(ptr(y), in, rows, m, g) })
 	})
+}
+
+// gated queues the product.
+func (o *Ops) gated(to driver.Ptr, in *input, rows int, w *matrix, g gemmcuda.Gates) {
+	needs := o.engine.GateNeeds(w.packed.Tiles, rows, g)
+	x := reading{o: o, in: in, rows: rows, k: w.k}
+	defer x.release()
+	from := x.as(needs.Form)
+	var scratch driver.Ptr
+	if needs.Sums > 0 {
+		scratch = o.scratch(needs.Sums)
+		defer o.release(scratch)
+	}
+	if o.err == nil {
+		o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch, Form: needs.Form, Gates: g}))
+	}
 }
 
 // GLURows writes act(g)∘u of rows that have one behind the other.

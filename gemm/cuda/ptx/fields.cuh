@@ -26,12 +26,15 @@
 //   SPARSE   whether every four columns keep two (lutsparse.cu): an atom is 256 columns then, of which 128 are kept, its
 //            pattern lies behind its codes, and units are those of what is kept
 // and WARPS is 4·GROUPS4 + 4.
+//
+// With GATES (lut.cuh) the first half of a field's tiles are of gates, and the second of what these are multiplied by.
 #ifndef WIDE_ROWS
 #define WIDE_ROWS 0
 #endif
 
 constexpr u32 CODING = 3;
 constexpr u32 TILES = 4 * GROUPS4;  // of a field
+constexpr u32 NEIGHBOURS = GATES ? TILES / 2 : TILES;  // of them, that follow each other in Ŵ
 constexpr u32 PATTERN_BYTES = SPARSE ? 512 : 0;
 constexpr u32 BOTH_BYTES = ATOM_BYTES + PATTERN_BYTES;  // an atom's codes, and its pattern behind them
 constexpr u32 PARTS = SPARSE ? 4 / OF_ATOM : 1;         // of a stage, each 128 bytes of each row of X
@@ -97,6 +100,9 @@ __device__ __forceinline__ bool take(Piece& piece, Share& s, const Work& w) {
     return piece.field < w.fields;
 }
 
+// tiles_together returns how many tiles of Ŵ follow each other.
+__device__ __forceinline__ u32 tiles_together(const Params& p) { return GATES ? p.n / 32 : (p.n + 15) / 16; }
+
 // Ring is a number of places in shared memory that are filled and emptied in turn, of which each has two phases, 16
 // bytes from phases on: the first ends when it is full, the second when it is empty.
 template <u32 PLACES, u32 PHASES>
@@ -154,16 +160,22 @@ __device__ __forceinline__ void ask_codes(const Params& p, const Work& w, Codes&
     Share share = share_of(w, worker);
     Piece piece;
     while (take(piece, share, w)) {
-        const u32 tile = piece.field % w.rows * TILES, tiles = min(TILES, (p.n + 15) / 16 - tile);
+        const u32 tile = piece.field % w.rows * NEIGHBOURS, tiles = min(NEIGHBOURS, tiles_together(p) - tile);
         const u8* codes = p.codes + ((u64)(tile + first) * tile_codes + piece.from * BOTH_BYTES);
         const u8* scales = p.scales + (u64)(tile + first) * tile_scales;
         for (u32 atom = piece.from; atom < piece.to; atom++) {
             place.wait_empty();
             const u8 *c = codes, *s = scales + (GROUP == 256 ? atom / 2 : atom) * ATOM_SCALES;
 #pragma unroll 1
-            for (u32 t = first; t < tiles; t += CODING) {
-                copy_parts<BOTH_BYTES>(CODES_BASE + (place.i * TILES + t) * BOTH_BYTES, c, lane);
-                if constexpr (GROUP != 0) copy_parts<ATOM_SCALES>(SCALES_BASE + (place.i * TILES + t) * ATOM_SCALES, s, lane);
+            for (u32 t = first; t < (GATES ? TILES : tiles); t += CODING) {
+                if (GATES && t >= NEIGHBOURS && t < NEIGHBOURS + CODING) {  // the first of the second half
+                    c += ((u64)tiles_together(p) - NEIGHBOURS) * tile_codes;
+                    s += ((u64)tiles_together(p) - NEIGHBOURS) * tile_scales;
+                }
+                if (!GATES || t % NEIGHBOURS < tiles) {
+                    copy_parts<BOTH_BYTES>(CODES_BASE + (place.i * TILES + t) * BOTH_BYTES, c, lane);
+                    if constexpr (GROUP != 0) copy_parts<ATOM_SCALES>(SCALES_BASE + (place.i * TILES + t) * ATOM_SCALES, s, lane);
+                }
                 c += CODING * tile_codes;
                 s += CODING * tile_scales;
             }
@@ -278,43 +290,58 @@ __device__ __forceinline__ void shift_down(u32 (&v)[4]) {
     for (u32 i = 0; i < 4; i++) v[i] = v[i] >> 16 | (i < 3 ? v[(i + 1) % 4] << 16 : 0);
 }
 
-// write rounds the sums of a field to Y: through shared memory, for a lane to have eight neighbours of a row of it.
-__device__ __forceinline__ void write(const float (&sums)[COLUMNS / 2], const Params& p, const Work& w, const Piece& piece, u32 tile, u32 lane) {
-    const u32 n0 = (piece.field % w.rows * TILES + tile) * 16, m0 = piece.field / w.rows * COLUMNS;
-    if (n0 >= p.n) return;
+// Ends are what a lane's two rows of Ŵ end with.
+struct Ends {
     float scale[2], bias[2];
+};
+
+// ends_of returns those of a tile, of which n0 is the first row.
+__device__ __forceinline__ Ends ends_of(const Params& p, const Work& w, u32 n0, u32 lane) {
+    Ends e;
 #pragma unroll
     for (u32 j = 0; j < 2; j++) {
         const u32 n = n0 + lane / 4 + 8 * j;
-        scale[j] = w.back;
+        e.scale[j] = w.back;
         if constexpr (GROUP == 0) {
             const u32 at = (n0 + lane / 4 * 2 + j) * SCALE_SIZE;  // rows g and g + 8 lie together
             u32 bits[1] = {};
             for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
-            scale[j] = scale_at(bits, 0);
+            e.scale[j] = scale_at(bits, 0);
         }
-        bias[j] = p.bias && n < p.n ? float_of(p.bias[n]) : 0.0f;
+        e.bias[j] = p.bias && n < p.n ? float_of(p.bias[n]) : 0.0f;
     }
-    const u32 out = OUT_BASE + tile * OUT_BYTES;
-    const u32 to = out + (lane / 16 * 8 + lane % 8) * OUT_PITCH + lane / 8 % 2 * 16;
-    const u32 from = out + lane / 2 * OUT_PITCH + lane % 2 * 16, n = n0 + lane % 2 * 8;
+    return e;
+}
+
+// put rounds the sums of the ith OUT_ROWS rows of X to shared memory.
+__device__ __forceinline__ void put(const float (&sums)[COLUMNS / 2], u32 i, const Ends& e, u32 tile, u32 lane) {
+    const u32 to = OUT_BASE + tile * OUT_BYTES + (lane / 16 * 8 + lane % 8) * OUT_PITCH + lane / 8 % 2 * 16;
+#pragma unroll
+    for (u32 h = 0; h < OUT_ROWS / 16; h++) {
+        u32 pairs[4];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const u32 at = OUT_ROWS / 2 * i + 8 * h + 2 * j;
+            const float lo = fmaf(sums[at], e.scale[j % 2], e.bias[j % 2]), hi = fmaf(sums[at + 1], e.scale[j % 2], e.bias[j % 2]);
+            pairs[j] = BF16 ? bf16x2_of_f32(lo, hi) : f16x2_of_f32(lo, hi);
+        }
+        store_turned(to + 16 * OUT_PITCH * h, pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+}
+
+// write rounds the sums of a field to Y: through shared memory, for a lane to have eight neighbours of a row of it.
+__device__ __forceinline__ void write(const float (&sums)[COLUMNS / 2], const Params& p, const Work& w, const Piece& piece, u32 tile, u32 lane) {
+    const u32 n0 = (piece.field % w.rows * TILES + tile) * 16, m0 = piece.field / w.rows * COLUMNS;
+    if (n0 >= p.n) return;
+    const Ends ends = ends_of(p, w, n0, lane);
+    const u32 from = OUT_BASE + tile * OUT_BYTES + lane / 2 * OUT_PITCH + lane % 2 * 16, n = n0 + lane % 2 * 8;
     const bool whole = p.n % 8 == 0 && (u64)p.y % 16 == 0;
     u16* y = p.y + ((u64)(m0 + lane / 2) * p.n + n);
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / OUT_ROWS; i++) {
         if (m0 + OUT_ROWS * i >= p.m) break;
         __syncwarp();
-#pragma unroll
-        for (u32 h = 0; h < OUT_ROWS / 16; h++) {
-            u32 pairs[4];
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                const u32 at = OUT_ROWS / 2 * i + 8 * h + 2 * j;
-                const float lo = fmaf(sums[at], scale[j % 2], bias[j % 2]), hi = fmaf(sums[at + 1], scale[j % 2], bias[j % 2]);
-                pairs[j] = BF16 ? bf16x2_of_f32(lo, hi) : f16x2_of_f32(lo, hi);
-            }
-            store_turned(to + 16 * OUT_PITCH * h, pairs[0], pairs[1], pairs[2], pairs[3]);
-        }
+        put(sums, i, ends, tile, lane);
         __syncwarp();
         u32 row[OUT_ROWS / 16][4];
 #pragma unroll

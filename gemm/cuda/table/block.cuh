@@ -15,6 +15,13 @@ __device__ __forceinline__ void run_block(const Params& p, const Work& w, const 
         begin_phases(PHASES_BASE + 16 * threadIdx.x + 8, TILES);
         show_phases();
     }
+#if GATES
+    if (threadIdx.x == THREADS - 1) {
+        begin_phases(MEETING, TILES);
+        show_phases();
+    }
+    Meeting meeting = {0};
+#endif
     OWN::fill(p);
     __syncthreads();
     // Those of a block are neighbours, for all before them to be its own or of blocks before.
@@ -44,7 +51,11 @@ __device__ __forceinline__ void run_block(const Params& p, const Work& w, const 
             }
             if (piece.from > 0) collect(sums, w, piece, worker, warp, lane);
             own.finish(sums, piece, lane);
+#if GATES
+            write_gated(sums, p, w, piece, meeting, warp, lane);
+#else
             write(sums, p, w, piece, warp, lane);
+#endif
         }
     }
 }

@@ -1,13 +1,19 @@
 package table
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
+
+//go:embed fieldgates.cuh
+var fieldGatesSource string
 
 // activations are the names of those in glu.cuh.
 func activations() []string { return []string{"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"} }
@@ -27,10 +33,14 @@ func (t *Tiles) Gated(g cuda.GPU, chosen cuda.Way, m int, by cuda.Gates) (cuda.W
 		return nil, g.NoCompiler
 	case !slices.Contains(activations(), by.Activation):
 		return nil, fmt.Errorf("activation %q: want one of %s", by.Activation, strings.Join(activations(), ", "))
-	case m > cuda.MaxRows:
-		return nil, fmt.Errorf("%d rows of activations of a product with gates: want at most %d", m, cuda.MaxRows)
 	case t.n%(2*repack.TileRows) != 0:
 		return nil, fmt.Errorf("gates of a matrix of %d rows: want halves of whole tiles", t.n)
+	}
+	if v, ok := chosen.(Many); ok {
+		return t.manyGated(g, v, by)
+	}
+	if m > cuda.MaxRows || by.Into != nil {
+		return nil, fmt.Errorf("no kernel with gates for %d rows of activations by %v", m, chosen)
 	}
 	first, ok := chosen.(config)
 	if !ok {
@@ -51,4 +61,44 @@ func (t *Tiles) Gated(g cuda.GPU, chosen cuda.Way, m int, by cuda.Gates) (cuda.W
 		}
 	}
 	return nil, fmt.Errorf("no kernel with gates for %d rows of activations and %s", m, t.format.name())
+}
+
+// manyGated is [Many] with gates, which lie in other fields then than without: where workers share fields, sums are added in another order.
+type manyGated struct {
+	Many
+	activation string
+	into       bool // Columns
+}
+
+// manyGated returns how many rows are multiplied with gates.
+func (t *Tiles) manyGated(g cuda.GPU, v Many, by cuda.Gates) (cuda.Way, error) {
+	if by.Into != nil && (by.Into != Columns || !Columns.Written(t.n/2)) {
+		return nil, fmt.Errorf("results of gates of %d rows in another form than row by row", t.n)
+	}
+	gated := manyGated{v, by.Activation, by.Into != nil}
+	if gated.shared(t.format) > g.SharedPerBlock {
+		return nil, fmt.Errorf("no room for gates beside %v", v)
+	}
+	return gated, nil
+}
+
+// shared returns the bytes of shared memory that a block takes, with what its warps wait for each other by.
+func (v manyGated) shared(f Format) int { return v.Many.shared(f) + 16 }
+
+// manyGatedKernel is lutmany.cu with gates for a format.
+type manyGatedKernel struct {
+	Format
+	manyGated
+}
+
+// Kernel implements [cuda.Kernel]. There is none built ahead of time.
+func (k manyGatedKernel) Kernel() driver.Kernel {
+	of := manyKernel{k.Format, k.Many}.Kernel()
+	of.Source = ptx.Instructions() + ptx.Prepared() + ptx.GLU() + lutSource + k.Lookup.source() + ptx.WGMMA() + ptx.Fields() + fieldGatesSource + blockSource + manySource
+	into := 0
+	if k.into {
+		into = 1
+	}
+	of.Options.Defines = append(of.Options.Defines, "GATES=1", "ACTIVATION="+strings.ToUpper(k.activation), fmt.Sprintf("INTO=%d", into))
+	return of
 }

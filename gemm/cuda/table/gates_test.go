@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/formats/num"
@@ -168,6 +169,79 @@ func (c gatedCase) launch(t *testing.T, stamps *kerneltest.Stamps, tiles *repack
 	return y
 }
 
+// TestHostGatedMany does so with many rows, and holds results that are written for another product to those that are row by row.
+func TestHostGatedMany(t *testing.T) {
+	stamps := cudatest.Stamps(t)
+	four, three, whole := Format{4, 64, weight.F16, driver.F16}, Format{3, 128, weight.F16, driver.BF16}, Format{5, 0, weight.F16, driver.F16}
+	for i, c := range []struct {
+		f                Format
+		v                Many
+		n, k, m, workers int
+		act              string
+	}{
+		{four, Many{64, 4, Replicated}, 512, 544, 72, 3, "silu"},          // two fields, shared
+		{four, Many{48, 4, Replicated}, 512, 416, 48, 2, "gelu_tanh"},     // whole ones
+		{three, Many{128, 3, Replicated}, 352, 800, 136, 5, "swiglu_oai"}, // of which the last have fewer tiles, an odd number
+		{whole, Many{128, 2, Replicated}, 96, 320, 33, 1, "silu"},         // fewer than a half
+		{four, Many{64, 4, Replicated}, 32, 1056, 7, 4, "relu"},
+	} {
+		into := Columns.Written(c.n / 2)
+		by := manyGated{c.v, c.act, false}
+		t.Run(fmt.Sprintf("%s %v, %dx%d of %d, %d workers, %s", c.f.name(), c.v, c.n, c.k, c.m, c.workers, c.act), func(t *testing.T) {
+			t.Parallel()
+			prepare, plain, gated := lutcolumns{Columns}.Kernel(), manyKernel{c.f, c.v}.Kernel(), manyGatedKernel{c.f, by}.Kernel()
+			kernels := []driver.Kernel{prepare, plain, gated}
+			if into {
+				kernels = append(kernels, manyGatedKernel{c.f, manyGated{c.v, c.act, true}}.Kernel())
+			}
+			stamps.Due(t, kerneltest.Modules(900, kernels...)...)
+			tiles := cudatest.Must(repack.CUDA(testMatrix(uint64(i), c.n, c.k, c.f)))(t)
+			scales := c.f.Scales(tiles)
+			w := cudatest.Must(New(c.f, c.n, c.k, tiles.Codebook, scales))(t)
+			r := rand.New(rand.NewPCG(uint64(i), 3))
+			x, bias := normalOperand(r, c.f, c.m*c.k), normalOperand(r, c.f, c.n)
+			for _, reverse := range []bool{false, true} {
+				var mem kerneltest.Memory
+				filled := func(bytes int) driver.Ptr { return mem.Upload(slices.Repeat([]byte{0xff}, bytes)) }
+				at := []driver.Ptr{mem.Upload(tiles.Codes), mem.Upload(scales)}
+				inColumns := func(from driver.Ptr, m, k int) driver.Ptr {
+					to := filled(Columns.Bytes(m, k))
+					cudatest.Launch(t, stamps.OnHost(t, prepare, 900), &mem, lutcolumns{Columns}.launch(from, to, m, k, 2), reverse)
+					return to
+				}
+				flags := mem.Upload(make([]byte, 4*c.workers*c.v.Tiles()))
+				o := cuda.Operands{X: inColumns(mem.Upload(driver.Bytes(x)), c.m, c.k), M: c.m, Scratch: filled(c.v.SumBytes(c.workers)), Flags: flags, Bias: mem.Upload(driver.Bytes(bias))}
+				o.Y = filled(2 * c.m * c.n)
+				cudatest.Launch(t, stamps.OnHost(t, plain, 900), &mem, w.many(at, c.v, o, c.workers, c.workers), reverse)
+				want := numbers(mem.Read(o.Y))
+
+				o.Gates, o.Y = cuda.Gates{Activation: c.act, Alpha: gateAlpha, Limit: gateLimit}, filled(c.m*c.n)
+				cudatest.Launch(t, stamps.OnHost(t, gated, 900), &mem, w.manyWithGates(at, by, o, c.workers, (c.workers+1)/2), reverse)
+				compareGated(t, c.f, c.act, c.m, want, numbers(mem.Read(o.Y)))
+				if slices.Max(mem.Read(flags)) != 0 {
+					t.Error("flags are not left 0")
+				}
+				if !into {
+					continue
+				}
+				rows := mem.Read(inColumns(o.Y, c.m, c.n/2))
+				o.Gates.Into, o.Y = Columns, filled(len(rows))
+				cudatest.Launch(t, stamps.OnHost(t, kernels[3], 900), &mem, w.manyWithGates(at, manyGated{c.v, c.act, true}, o, c.workers, c.workers), reverse)
+				if !slices.Equal(mem.Read(o.Y), rows) {
+					t.Error("results written for another product are not those that are row by row")
+				}
+			}
+		})
+	}
+}
+
+// numbers returns 16-bit numbers out of a GPU's memory.
+func numbers(b []byte) []uint16 {
+	v := make([]uint16, len(b)/2)
+	copy(driver.Bytes(v), b)
+	return v
+}
+
 // TestGPUGated does the same on a GPU, with shapes of models and small ones.
 func TestGPUGated(t *testing.T) {
 	f := Format{4, 64, weight.F16, driver.F16}
@@ -175,10 +249,16 @@ func TestGPUGated(t *testing.T) {
 		for i, size := range [][2]int{{28672, 4096}, {6144, 1024}, {96, 544}} {
 			n, k := size[0], size[1]
 			w := upload(t, g, testMatrix(uint64(i), n, k, f), f.Type)
-			for _, m := range []int{1, 2, 4, 7, 9, 16} {
+			for _, m := range []int{1, 2, 4, 7, 9, 16, 40, 64} {
+				if !g.CanGate(w.Tiles, m, cuda.Gates{Activation: "silu"}) && m > cuda.MaxRows { // small ones
+					continue
+				}
 				x := normalOperand(rand.New(rand.NewPCG(uint64(m), 2)), f, m*k)
 				plain, gated := make([]uint16, m*n), make([]uint16, m*n/2)
 				o := cuda.Operands{Y: cudatest.Must(g.Dev.Alloc(2 * m * n))(t), X: cudatest.Must(g.Dev.Upload(driver.Bytes(x)))(t), M: m}
+				if bytes := g.ScratchBytes(w.Tiles, m); bytes > 0 {
+					o.Scratch = cudatest.Must(g.Dev.Alloc(bytes))(t)
+				}
 				err := errors.Join(g.MatMul(g.Stream, w, o), g.Stream.Sync(), g.Dev.Read(driver.Bytes(plain), o.Y))
 				o.Gates.Activation = "silu"
 				err = errors.Join(err, g.MatMul(g.Stream, w, o), g.Stream.Sync(), g.Dev.Read(driver.Bytes(gated), o.Y))

@@ -128,10 +128,12 @@ func TestCompile(t *testing.T) {
 	case *cudatest.Cover:
 		many = append(many, conform.Covering(allManyKernels(), func(k manyKernel) []string { return append(cuda.Format(k.Format).Traits(), k.String()) })...)
 	}
-	for _, k := range many {
-		of := k.Kernel()
-		of.Options.Arch = "sm_90a"
-		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.Many), Kernel: of, Spills: manySpills})
+	for i, k := range many {
+		of, gated := k.Kernel(), manyGatedKernel{k.Format, manyGated{k.Many, "silu", i%2 == 0}}.Kernel()
+		of.Options.Arch, gated.Options.Arch = "sm_90a", "sm_90a"
+		variants = append(variants,
+			kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.Many), Kernel: of, Spills: manySpills},
+			kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v, with gates", k.Bits, k.Many), Kernel: gated, Spills: manySpills})
 	}
 	fp8 := fewFP8Kernels()
 	switch {

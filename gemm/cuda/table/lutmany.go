@@ -239,6 +239,12 @@ func (t *Tiles) many(at []driver.Ptr, v Many, o cuda.Operands, workers, sms int)
 		v, manyKernel{t.format, v}, v.divide(t.n, t.k, o.M, workers), o, sms, v.shared(t.format))
 }
 
+// manyWithGates is many with gates.
+func (t *Tiles) manyWithGates(at []driver.Ptr, v manyGated, o cuda.Operands, workers, sms int) cuda.Launch {
+	return Product{N: t.n, K: t.k, At: at, Codebook: t.codebook, Exponent: t.exponent}.Launch(
+		v.Many, manyGatedKernel{t.format, v}, v.divide(t.n, t.k, o.M, workers), o, sms, v.shared(t.format))
+}
+
 // Product is a product for many rows of X, which are prepared, by an N×K matrix whose codes and scales lie at two addresses.
 type Product struct {
 	N, K     int
@@ -259,6 +265,7 @@ func (p Product) Launch(v Many, of cuda.Kernel, share Work, o cuda.Operands, sms
 func (p Product) launch(v Many, of cuda.Kernel, function string, share Work, o cuda.Operands, sms, shared int) cuda.Launch {
 	args := Params{units: uint32((p.K + repack.UnitCols - 1) / repack.UnitCols), n: uint32(p.N), k: uint32(p.K), m: uint32(o.M)}
 	args.set(p.At, o, p.Codebook)
+	args.gated = o.Gates.Activation != ""
 	return cuda.Launch{
 		Launch: driver.Launch{
 			Grid:  driver.Dim{X: min(share.workers, uint32(sms))},

@@ -203,6 +203,11 @@ func (t *Tiles) Launch(g cuda.GPU, at []driver.Ptr, by cuda.Way, o cuda.Operands
 			return nil, fmt.Errorf("%v by a table that is not the integers", by)
 		}
 		l = t.many(at, by, o, Workers, g.SMs)
+	case manyGated:
+		if by.Lookup == Integers && !t.hasIntegers(g) {
+			return nil, fmt.Errorf("%v by a table that is not the integers", by)
+		}
+		l = t.manyWithGates(at, by, o, Workers, g.SMs)
 	case fp8Variant:
 		l = t.byFP8(at, by, o, Workers, g.SMs)
 	default:
