@@ -29,6 +29,8 @@ var (
 	rotated string
 	//go:embed peers.cuh
 	peers string
+	//go:embed cluster.cuh
+	cluster string
 )
 
 // Instructions returns the types of integers and one PTX instruction each under its own name.
@@ -46,6 +48,9 @@ func Far() string { return far }
 
 // Fields returns how kernels for very many rows of X divide a product among blocks and add up sums. It follows [WGMMA] and lut.cuh.
 func Fields() string { return fields }
+
+// Cluster returns how two blocks of a cluster send each other numbers. It follows [WGMMA].
+func Cluster() string { return cluster }
 
 // Slots returns how warps leave sums in shared memory and add them up. It follows lut.cuh.
 func Slots() string { return slots }
