@@ -30,6 +30,9 @@ const gatedSpills = 112
 // by integers in groups of 32 one for 128 loads 92, which is tried beside the table's.
 const manySpills = 92
 
+// pairSpills is what kernels of lutpair.cu may, outside of their loop.
+const pairSpills = 96
+
 // spilling returns the kernels that spill more than someSpills, of all that there are: with groups of
 // 32, whose scales take the most registers, the unpacking of 5 bits beside the sums of a warp's tiles,
 // and that of 2 bits beside the fragments of 16 rows of X; and with groups of 64 the sums of seven tiles
@@ -135,6 +138,18 @@ func TestCompile(t *testing.T) {
 			kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.Many), Kernel: of, Spills: manySpills},
 			kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v, with gates", k.Bits, k.Many), Kernel: gated, Spills: manySpills})
 	}
+	pairs := fewPairKernels()
+	switch {
+	case *cudatest.Long:
+		pairs = allPairKernels()
+	case *cudatest.Cover:
+		pairs = append(pairs, conform.Covering(allPairKernels(), func(k pairKernel) []string { return append(cuda.Format(k.Format).Traits(), k.String()) })...)
+	}
+	for _, k := range pairs {
+		of := k.Kernel()
+		of.Options.Arch = "sm_90a"
+		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.pairVariant), Kernel: of, Spills: pairSpills})
+	}
 	fp8 := fewFP8Kernels()
 	switch {
 	case *cudatest.Long:
@@ -218,6 +233,29 @@ func fewManyKernels() []manyKernel {
 			all = append(all, manyKernel{f, v})
 			if f.Bits == 4 && v.Groups > 2 {
 				all = append(all, manyKernel{f, v.with(Integers)})
+			}
+		}
+	}
+	return all
+}
+
+// allPairKernels and fewPairKernels are the same of lutpair.cu.
+func allPairKernels() []pairKernel {
+	var all []pairKernel
+	for _, f := range Formats() {
+		for _, v := range f.pairVariants() {
+			all = append(all, pairKernel{f, v})
+		}
+	}
+	return all
+}
+
+func fewPairKernels() []pairKernel {
+	var all []pairKernel
+	for i, f := range []Format{{4, 128, weight.F16, driver.F16}, {4, 64, weight.F16, driver.BF16}, {3, 32, weight.F16, driver.BF16}} {
+		for j, v := range f.pairVariants() {
+			if i == 0 && j%2 == 0 || j%3 == i {
+				all = append(all, pairKernel{f, v})
 			}
 		}
 	}

@@ -140,7 +140,8 @@ func (k pairKernel) Kernel() driver.Kernel {
 
 // divide returns how m rows of X by an N×K matrix are divided among up to so many pairs.
 func (v pairVariant) divide(n, k, m, most int) Work {
-	return v.many().DivideBy(n, k, m, most, ForParts, ForShares)
+	share := max(3, 640/v.Columns) // atoms of a field that take a pair as long as sharing one does
+	return v.many().DivideBy(n, k, m, most, share-2, share)
 }
 
 // byPairs returns how a product is launched for so many pairs on sms multiprocessors, for X that is prepared.
@@ -169,7 +170,7 @@ func (v pairVariant) cost(n, k, m int) float64 {
 
 // pairWays returns the ways of lutpair.cu that are tried beside others, or none.
 func (t *Tiles) pairWays(g cuda.GPU, m int) []cuda.Way {
-	if !g.Hopper() || m < fewestPairs || m > mostPairs {
+	if !g.Hopper() || !g.Clusters || m < fewestPairs || m > mostPairs {
 		return nil
 	}
 	var all []cuda.Way

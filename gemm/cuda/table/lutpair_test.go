@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -130,4 +131,179 @@ func (h hostPair) check(t *testing.T, seed uint64, p manyProduct) {
 			cudatest.Launch(t, h.multiply, mem, l, reverse)
 		},
 	}.Run(t)
+}
+
+// TestPairWays holds pairs to be behind all others, and to GPUs that have clusters.
+func TestPairWays(t *testing.T) {
+	g := cuda.GPU{DeviceInfo: driver.DeviceInfo{Major: 9, SMs: 132, SharedPerBlock: HopperShared, Clusters: true}}
+	table := Like(Format{4, 128, weight.F16, driver.F16}, 8192, 8192)
+	integers := *table
+	integers.integers = true
+	isPair := func(by cuda.Way) bool { _, ok := by.(pairVariant); return ok }
+	for _, test := range []struct {
+		w    *Tiles
+		m    int
+		want string // the first of them
+	}{
+		{table, 32, ""},
+		{table, 64, "pair c64 s2"},
+		{table, 128, "pair c128 s1"},
+		{&integers, 128, "pair c128 s1 integers"},
+		{table, 257, ""},
+	} {
+		all := test.w.Ways(g, test.m)
+		got, first := "", slices.IndexFunc(all, isPair)
+		if first >= 0 {
+			got = all[first].String()
+		}
+		if first == 0 || got != test.want {
+			t.Errorf("%d rows: pairs are from %d on, %q, want them behind others and %q", test.m, first, got, test.want)
+		}
+		without := g
+		without.Clusters = false
+		if slices.ContainsFunc(test.w.Ways(without, test.m), isPair) {
+			t.Errorf("%d rows: pairs without clusters", test.m)
+		}
+	}
+}
+
+// TestGPUPair multiplies by every variant, on grids of as many blocks as the GPU takes and of fewer.
+func TestGPUPair(t *testing.T) {
+	cudatest.OnGPU(t, func(g *cudatest.GPU) {
+		if gpu := g.Engine.GPU(); !gpu.Hopper() || !gpu.Clusters {
+			t.Skip("no clusters")
+		}
+		for i, f := range testFormats() {
+			if !*cudatest.Long && i%3 != 0 && f != (Format{4, 128, weight.F16, driver.F16}) {
+				continue
+			}
+			for j, test := range []manyProduct{{4100, 544, 200, 0}, {2100, 1600, 129, 0}, {1000, 4128, 65, 0}, {40, 320, 48, 0}, {8192, 2048, 96, 0}} {
+				if !*cudatest.Long && (i+j)%2 == 1 {
+					continue
+				}
+				of := testMatrix(uint64(i), test.n, test.k, f)
+				if f.Bits == 4 {
+					of.Codebook = cudatest.Must(lut.NewCodebook("sym", f.Bits, f.Group))(t).Values
+				}
+				p := cudatest.Product(test.n, test.k, test.m, f.Type, i%2 == 0)
+				w := upload(t, g, of, f.Type)
+				ref := conform.NewReference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, test.m, 1, f.Type)
+				g.CheckWays(t, f.name(), w, p, ref, 1.5*conform.Bound(f.Type), ways(f.pairVariants()), []int{math.MaxInt, 131, 77, 1})
+				cudatest.Must(0, w.Close())(t)
+			}
+		}
+	})
+}
+
+// pairPiece is what a block of a pair has of a piece, and of it a warpgroup of 64 rows.
+type pairPiece struct {
+	field    int
+	from, to int      // of the whole piece, in atoms of the field
+	of       [2][]int // atoms of each block, in order
+}
+
+// piecesOf returns the pieces of a pair as lutpair.cu goes through them: fields.cuh's take, and half_of.
+func piecesOf(w *Work, pair int) []pairPiece {
+	var all []pairPiece
+	atoms := int(w.atoms)
+	add := func(field, from, to int) {
+		p := pairPiece{field: field, from: from, to: to}
+		middle := from + (to-from+1)/2
+		for a := from; a < to; a++ {
+			block := 0
+			if a >= middle {
+				block = 1
+			}
+			p.of[block] = append(p.of[block], a)
+		}
+		all = append(all, p)
+	}
+	begin, end := w.sharedBefore(uint32(pair)), w.sharedBefore(uint32(pair)+1)
+	for begin < end {
+		field := (end - 1) / atoms
+		first := field * atoms
+		add(field, max(begin, first)-first, end-first)
+		end = max(begin, first)
+	}
+	for field := int(w.shared) + pair; field < int(w.fields); field += int(w.workers) {
+		add(field, 0, atoms)
+	}
+	return all
+}
+
+// TestPairPieces goes through what all blocks of a product do: each atom of each field is one block's; a pair leaves sums of one field at
+// most, before it waits for others'; whose sums it waits for are of pairs before it; two pairs at most share a field of large layers; and which
+// warpgroup of a block has an atom is told from how many the block had before.
+func TestPairPieces(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 40))
+	type product struct {
+		n, k, m int
+		large   bool
+	}
+	all := []product{
+		{8192, 8192, 64, true}, {8192, 8192, 128, true}, {8192, 8192, 256, true}, {28672, 4096, 64, true}, {28672, 4096, 128, true}, {28672, 4096, 256, true},
+		{14336, 4096, 128, true}, {28672, 8192, 192, true}, {4096, 14336, 128, true}, {16, 32, 40, false},
+	}
+	for range 300 {
+		all = append(all, product{1 + r.IntN(30000), 32 * (1 + r.IntN(300)), 33 + r.IntN(224), false})
+	}
+	for i, test := range all {
+		v := []pairVariant{{64, 2, Replicated}, {96, 1, Replicated}, {128, 1, Replicated}, {256, 1, Integers}}[i%4]
+		w := v.divide(test.n, test.k, test.m, Pairs)
+		seen := make([]int, w.fields*w.atoms)
+		parts := make(map[int][]int) // pairs that have a field
+		for pair := range int(w.workers) {
+			leaves, waits, before := 0, false, [2]int{}
+			pieces := piecesOf(&w, pair)
+			if len(pieces) == 0 {
+				t.Errorf("%v, %+v: pair %d of %d has nothing", v, test, pair, w.workers)
+			}
+			for _, p := range pieces {
+				parts[p.field] = append(parts[p.field], pair)
+				if p.to < int(w.atoms) {
+					leaves++
+					if waits {
+						t.Errorf("%v, %+v: pair %d waits before it leaves sums", v, test, pair)
+					}
+				}
+				waits = waits || p.from > 0 && p.to == int(w.atoms)
+				for block, of := range p.of {
+					for split := range v.Splits { // as the kernel counts them
+						count := len(of)
+						if v.Splits == 2 {
+							if before[block]%2 == split {
+								count++
+							}
+							count /= 2
+						}
+						got := 0
+						for j, a := range of {
+							if (before[block]+j)%v.Splits == split {
+								seen[p.field*int(w.atoms)+a]++
+								got++
+							}
+						}
+						if got != count {
+							t.Errorf("%v, %+v: %d atoms of a warpgroup, which counts %d", v, test, got, count)
+						}
+					}
+					before[block] += len(of)
+				}
+			}
+			if leaves > 1 {
+				t.Errorf("%v, %+v: pair %d leaves the sums of %d fields", v, test, pair, leaves)
+			}
+		}
+		if least, most := slices.Min(seen), slices.Max(seen); least != 1 || most != 1 {
+			t.Fatalf("%v, %+v: atoms are multiplied by %d to %d times", v, test, least, most)
+		}
+		for field, pairs := range parts {
+			if slices.Max(pairs)-slices.Min(pairs) != len(pairs)-1 {
+				t.Errorf("%v, %+v: field %d is of pairs %v", v, test, field, pairs)
+			}
+			if test.large && len(pairs) > 2 {
+				t.Errorf("%v, %+v: field %d is shared by pairs %v", v, test, field, pairs)
+			}
+		}
+	}
 }

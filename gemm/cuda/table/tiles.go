@@ -169,6 +169,8 @@ func (t *Tiles) Kernels(g cuda.GPU, by cuda.Way, m int) []driver.Kernel {
 		return []driver.Kernel{source{format: t.format, config: by, lookup: t.lookupIn(g, by, m)}.Kernel()}
 	case Many:
 		return []driver.Kernel{lutcolumns{by.form()}.Kernel(), manyKernel{t.format, by}.Kernel()}
+	case pairVariant:
+		return []driver.Kernel{lutcolumns{by.many().form()}.Kernel(), pairKernel{t.format, by}.Kernel()}
 	case fp8Variant:
 		return []driver.Kernel{lutbytes{t.format.Type}.Kernel(), fp8Kernel{t.format, by}.Kernel()}
 	}
@@ -208,6 +210,11 @@ func (t *Tiles) Launch(g cuda.GPU, at []driver.Ptr, by cuda.Way, o cuda.Operands
 			return nil, fmt.Errorf("%v by a table that is not the integers", by)
 		}
 		l = t.manyWithGates(at, by, o, Workers, g.SMs)
+	case pairVariant:
+		if by.Lookup == Integers && !t.hasIntegers(g) {
+			return nil, fmt.Errorf("%v by a table that is not the integers", by)
+		}
+		l = t.byPairs(at, by, o, Pairs, g.SMs)
 	case fp8Variant:
 		l = t.byFP8(at, by, o, Workers, g.SMs)
 	default:
@@ -280,6 +287,9 @@ func (t *Tiles) Choosable(g cuda.GPU, rows int) []driver.Kernel {
 			ways = append(ways, v.with(Integers))
 		}
 	}
+	for _, v := range t.format.pairVariants() {
+		ways = append(ways, v)
+	}
 	for _, v := range t.format.fp8Variants() {
 		ways = append(ways, v)
 	}
@@ -319,6 +329,9 @@ func (t *Tiles) WaveEfficiency(g cuda.GPU, by cuda.Way, m int) (float64, error) 
 	case Many:
 		share := by.divide(t.n, t.k, m, Workers)
 		return share.efficiency(g.SMs), nil
+	case pairVariant:
+		share := by.divide(t.n, t.k, m, Pairs) // of which each is two multiprocessors
+		return share.efficiency(max(g.SMs/2, 1)), nil
 	case fp8Variant:
 		share := by.divide(t.n, t.k, m, Workers)
 		return share.efficiency(g.SMs), nil
