@@ -31,7 +31,7 @@ const gatedSpills = 112
 const manySpills = 92
 
 // pairSpills is what kernels of lutpair.cu may, outside of their loop.
-const pairSpills = 96
+const pairSpills = 128
 
 // spilling returns the kernels that spill more than someSpills, of all that there are: with groups of
 // 32, whose scales take the most registers, the unpacking of 5 bits beside the sums of a warp's tiles,

@@ -10,8 +10,9 @@
 // those of both blocks: which of two is the first makes no difference.
 //
 // Latency. Between the products of half an atom a warpgroup looks up the weights of the next half, into registers that the products
-// before those before had read, so that it waits for none. With SPLITS 2 there are no registers for three sets of weights, and ptxas would
-// wait for each product: a warpgroup waits for the products before, and others multiply meanwhile.
+// before those before had read, so that it waits for none. With SPLITS 2 there are no registers for three sets of weights, and
+// ptxas would wait for each product, as it does without scales of groups: there a warpgroup waits for the products before, and others
+// multiply meanwhile.
 //
 // Set by the host, beside what fields.cuh names:
 //   SPLITS   warpgroups that share the columns of 64 rows: 1, or 2 where a stage is an atom
@@ -173,7 +174,7 @@ __device__ __forceinline__ void scale_weights(u32 (&a)[HALF_STEPS][4], const Fac
 
 // ---- multiply ----
 
-constexpr u32 SETS = SPLITS == 1 ? 3 : 2;  // of half an atom's weights
+constexpr u32 SETS = SPLITS == 1 && GROUP != 0 ? 3 : 2;  // of half an atom's weights
 
 // Loop is what a warp goes through a piece with.
 struct Loop {
