@@ -254,7 +254,7 @@ func fewPairKernels() []pairKernel {
 	var all []pairKernel
 	for i, f := range []Format{{4, 128, weight.F16, driver.F16}, {4, 64, weight.F16, driver.BF16}, {3, 32, weight.F16, driver.BF16}} {
 		for j, v := range f.pairVariants() {
-			if i == 0 && j%2 == 0 || j%3 == i {
+			if i == 0 && j%2 == 0 || i > 0 && j%4 == i {
 				all = append(all, pairKernel{f, v})
 			}
 		}

@@ -17,10 +17,10 @@
 // Set by the host, beside what fields.cuh names:
 //   SPLITS   warpgroups that share the columns of 64 rows: 1, or 2 where a stage is an atom
 //   HALVES   half atoms of a stage: 1 or 2. STAGES are counted in half atoms, and places are a multiple of SPLITS
-// GROUPS4 is 2 and WARPS 8·SPLITS + 4. Weights are looked up in the wide table, or made by arithmetic (DECODE 1).
+// GROUPS4 is 2 and WARPS 8·SPLITS + 4. Without WIDE_ROWS codes have 4 bits. Or weights are made by arithmetic (DECODE 1).
 
 constexpr u32 PLACES = STAGES / HALVES;
-static_assert(GROUPS4 == 2 && (SPLITS == 1 || (SPLITS == 2 && HALVES == 2)) && PLACES % SPLITS == 0 && ATOMS % SPLITS == 0 && (WIDE_ROWS || DECODE));
+static_assert(GROUPS4 == 2 && (SPLITS == 1 || (SPLITS == 2 && HALVES == 2)) && PLACES % SPLITS == 0 && ATOMS % SPLITS == 0 && (WIDE_ROWS || BITS == 4));
 
 // Shared memory behind that of fields.cuh: more phases, and what other warpgroups have sent.
 constexpr u32 SENT_PHASES = PHASES_BASE + 16 * (STAGES + ATOMS);  // of two halves of the rows: when all of it is there
@@ -144,7 +144,11 @@ __device__ __forceinline__ void look_up(u32 (&a)[HALF_STEPS][4], const u32 (&w)[
     a[STEP][3] = high_codes(v >> 8);
 #elif BITS == 4
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) a[STEP][i] = lookup<SHARED_BASE>(prmt(w[4 * HALF + STEP], table.self, 0x7604 | i << 4));
+    for (u32 i = 0; i < 4; i++) {
+        const u32 word = w[4 * HALF + STEP];
+        constexpr u32 row = 0xff << 7;  // of 128 bytes
+        a[STEP][i] = lookup<SHARED_BASE>(WIDE_ROWS ? prmt(word, table.self, 0x7604 | i << 4) : ((i == 0 ? word << 7 : word >> (8 * i + 25) % 32) & row) | table.self);
+    }
 #else
     if (STEP == 0) dequantize(a, w, 0, HALF, table);
 #endif
@@ -327,7 +331,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutpair(const __grid_co
         begin_phases(number + READ_PHASES + 8 * (threadIdx.x - PLACES - ATOMS), 4);
     }
     show_phases();
-    fill_table(p);
+    if (WIDE_ROWS || DECODE)
+        fill_table(p);
+    else
+        fill_pairs(p);
     __syncthreads();
     meet_cluster();
     // Those of two blocks are neighbours, for all before them to be their own or of blocks before.

@@ -37,7 +37,7 @@ func (f Format) pairVariants() []pairVariant {
 		return nil
 	}
 	var all []pairVariant
-	for _, v := range []pairVariant{{Columns: 48, Splits: 2}, {Columns: 64, Splits: 2}, {Columns: 96, Splits: 1}, {Columns: 128, Splits: 1}, {Columns: 192, Splits: 1}, {Columns: 256, Splits: 1}} {
+	for _, v := range []pairVariant{{Columns: 48, Splits: 2}, {Columns: 64, Splits: 2}, {Columns: 64, Splits: 1}, {Columns: 96, Splits: 1}, {Columns: 128, Splits: 1}, {Columns: 192, Splits: 1}, {Columns: 256, Splits: 1}} {
 		for _, l := range []Lookup{Replicated, Integers} {
 			v.Lookup = l
 			stages, _ := v.rings(f)
@@ -70,7 +70,9 @@ func (v pairVariant) Needs(int, int, int) cuda.Needs {
 }
 
 // many returns lutmany.cu for the same fields, as it lays out its operands and sums.
-func (v pairVariant) many() Many { return Many{Columns: v.Columns, Groups: pairGroups, Lookup: v.Lookup} }
+func (v pairVariant) many() Many {
+	return Many{Columns: v.Columns, Groups: pairGroups, Lookup: v.Lookup}
+}
 
 func (v pairVariant) threads() int { return 128 * (pairGroups*v.Splits + 1) }
 
@@ -80,13 +82,21 @@ func (v pairVariant) halves() int { return v.Splits }
 // fewestStages returns how many half atoms of X there have to be at once.
 func (v pairVariant) fewestStages() int { return max(3, 2*v.halves()*v.Splits) }
 
-// tableBytes returns what the table takes: that of lut.cuh, which takes fewer instructions.
+// wideRows reports whether the table is that of lut.cuh, which takes fewer instructions, but more room.
+func (v pairVariant) wideRows(f Format) bool {
+	return v.Lookup == Replicated && (v.Columns <= 128 || f.Bits != 4)
+}
+
+// tableBytes returns what the table takes.
 func (v pairVariant) tableBytes(f Format) int {
-	if v.Lookup == Integers {
+	switch {
+	case v.Lookup == Integers:
 		return 0
+	case v.wideRows(f):
+		size, _ := f.tableBytes()
+		return size
 	}
-	size, _ := f.tableBytes()
-	return size
+	return manyRowBytes << (2 * f.Bits)
 }
 
 // sentBytes returns what the sums of other warpgroups take, and phases that count them.
@@ -125,9 +135,9 @@ type pairKernel struct {
 // Kernel implements [cuda.Kernel].
 func (k pairKernel) Kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
-	wide := 1
-	if k.Lookup == Integers {
-		wide = 0
+	wide := 0
+	if k.wideRows(k.Format) {
+		wide = 1
 	}
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", pairName, k.name()),

@@ -80,6 +80,7 @@ func TestHostPair(t *testing.T) {
 		{Format{3, 0, weight.F32, driver.F16}, pairVariant{96, 1, Replicated}},
 		{Format{2, 256, weight.BF16, driver.BF16}, pairVariant{48, 2, Replicated}},
 		{Format{4, 32, weight.E4M4, driver.F16}, pairVariant{256, 1, Integers}},
+		{Format{4, 128, weight.BF16, driver.F16}, pairVariant{192, 1, Replicated}},
 	} {
 		t.Run(fmt.Sprintf("%s %v", test.f.name(), test.v), func(t *testing.T) {
 			t.Parallel()
@@ -241,8 +242,16 @@ func TestPairPieces(t *testing.T) {
 		large   bool
 	}
 	all := []product{
-		{8192, 8192, 64, true}, {8192, 8192, 128, true}, {8192, 8192, 256, true}, {28672, 4096, 64, true}, {28672, 4096, 128, true}, {28672, 4096, 256, true},
-		{14336, 4096, 128, true}, {28672, 8192, 192, true}, {4096, 14336, 128, true}, {16, 32, 40, false},
+		{8192, 8192, 64, true},
+		{8192, 8192, 128, true},
+		{8192, 8192, 256, true},
+		{28672, 4096, 64, true},
+		{28672, 4096, 128, true},
+		{28672, 4096, 256, true},
+		{14336, 4096, 128, true},
+		{28672, 8192, 192, true},
+		{4096, 14336, 128, true},
+		{16, 32, 40, false},
 	}
 	for range 300 {
 		all = append(all, product{1 + r.IntN(30000), 32 * (1 + r.IntN(300)), 33 + r.IntN(224), false})
