@@ -145,6 +145,11 @@ func (e *Engine) multiply(s *driver.Stream, w *Matrix, o Operands, by Way) error
 			return err
 		}
 	}
+	if o.Step != nil {
+		step := *o.Step
+		step.Reads = e.readsOf(step.Behind, step.Ahead)
+		o.Step = &step
+	}
 	launches, err := w.Launch(e.gpu, w.at, by, o)
 	if err != nil {
 		return err

@@ -28,6 +28,8 @@ type Operands struct {
 	Gates   Gates
 	Experts *Experts // that Ŵ is of, or nil
 
+	Step *Step // that the product is one of, or nil
+
 	// Flags are those of [Needs], which the engine fills in.
 	Flags driver.Ptr
 }

@@ -214,6 +214,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 			case w.packed != nil:
 				o.fused(y, &x, w, p.Add)
 			default:
+				o.product(gemmcuda.Follower{})
 				o.gemm(driver.GEMM{
 					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: x.rowByRow()}, B: driver.Operand{Ptr: o.numbers(w)}, C: driver.Operand{Ptr: y.ptr},
 					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1, Beta: float32(truth(p.Add)),
@@ -229,6 +230,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 
 // unpacked queues a product of many rows by a packed weight, as dense ones are multiplied.
 func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
+	o.product(gemmcuda.Follower{})
 	u := gemmcuda.Unpacked{BLAS: o.blas}
 	if !o.kept.asNumbers(rows) || !o.keeps(w.packed, o.acts) {
 		u.Bytes = gemmcuda.UnpackedScratch(w.packed.Tiles)
@@ -242,6 +244,7 @@ func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
 
 // folded queues a product of many rows by a packed weight in E4M3.
 func (o *Ops) folded(y *array, x *reading, w *matrix, add bool) {
+	o.product(gemmcuda.Follower{})
 	f := gemmcuda.Folded{BLAS: o.fp8}
 	if !o.keeps(w.packed, driver.E4M3) {
 		f.Bytes = gemmcuda.FoldedScratch(w.packed)
@@ -270,7 +273,8 @@ func (o *Ops) fused(y *array, x *reading, w *matrix, add bool) {
 	if o.err != nil {
 		return
 	}
-	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: x.rows, Scratch: scratch, Form: needs.Form}))
+	step := o.product(gemmcuda.Follower{W: w.packed, M: x.rows})
+	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: x.rows, Scratch: scratch, Form: needs.Form, Step: step}))
 	switch {
 	case y.dtype == o.acts:
 	case add:

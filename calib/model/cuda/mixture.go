@@ -276,6 +276,7 @@ func (o *Ops) mixed(y, x driver.Ptr, e experts, c chosen, rows driver.Ptr, g gem
 	if o.err != nil {
 		return
 	}
+	o.product(gemmcuda.Follower{})
 	o.fail(o.engine.MatMul(o.stream, e.packed, gemmcuda.Operands{
 		Y: y, X: x, Bias: ptr(e.bias), M: min(c.rows, gemmcuda.GroupRows), Gates: g,
 		Experts: &gemmcuda.Experts{Count: e.count, Rows: rows, Groups: c.list, Most: c.groups},
@@ -284,6 +285,7 @@ func (o *Ops) mixed(y, x driver.Ptr, e experts, c chosen, rows driver.Ptr, g gem
 
 // someExperts queues products by dense experts. It is called inside do.
 func (o *Ops) someExperts(y, x driver.Ptr, e experts, c chosen, rows driver.Ptr, n, k int) {
+	o.product(gemmcuda.Follower{})
 	grid := driver.Dim{X: uint32(ceil(n, rowsThreads/32)), Y: uint32(c.groups)}
 	o.launchEarly("expert_rows", grid, driver.Dim{X: rowsThreads}, y, x, e.weights, e.biases, c.list, rows, n, k)
 }

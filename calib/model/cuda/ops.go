@@ -28,6 +28,9 @@ type Options struct {
 	// Resident, if not 0, is instead how many bytes of dense weights the device holds.
 	Resident int64
 
+	// Ahead is what products of steps that are recorded read ahead. It changes no bit of a result.
+	Ahead gemmcuda.Ahead
+
 	// Seat, if not nil, is the device's among several that have a part of a model each.
 	Seat *peers.Seat
 }
@@ -43,6 +46,7 @@ type Ops struct {
 	fp8    *driver.FP8BLAS // of [FP8Ops], or nil
 	kept   kept
 	seat   *peers.Seat // nil: it is by itself
+	ahead  gemmcuda.Ahead
 
 	kernels   []driver.Kernel // to be loaded
 	modules   []*driver.Module
@@ -82,7 +86,7 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, acts: o.Type, seat: o.Seat, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}, trellises: map[string]*driver.Module{}}
+	ops := &Ops{dev: dev, engine: e, acts: o.Type, seat: o.Seat, ahead: o.Ahead, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}, trellises: map[string]*driver.Module{}}
 	ops.homes.buffers = map[*driver.HostBuffer]struct{}{}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {

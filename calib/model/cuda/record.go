@@ -17,6 +17,10 @@ type recording struct {
 	exec *driver.GraphExec
 	pool pool
 
+	products []gemmcuda.Follower // that are asked for, in order; without a weight those that nothing is read ahead of
+	again    bool                // whether they are known, and at is the next
+	at       int
+
 	rows         int
 	posts        *driver.HostBuffer // floats [MaxQueued, 2, rows], which the graph's last kernel writes
 	turns        driver.Ptr         // of that kernel
@@ -42,6 +46,7 @@ func (o *Ops) Record(f func()) (model.Recording, error) {
 		if o.err != nil {
 			return o.err
 		}
+		r.again = true
 		g, err := o.stream.Capture(func() error {
 			f()
 			return o.err
@@ -61,6 +66,25 @@ func (o *Ops) Record(f func()) (model.Recording, error) {
 		return nil, errors.Join(err, o.dev.Do(func() error { return errors.Join(r.closePosts(), o.pool.close(o.dev)) })) // which is the recording's
 	}
 	return r, nil
+}
+
+// product notes a product, or one that nothing is read ahead of, and returns what is known of it where it is of a step that is
+// recorded: what f asks for the first time it asks for the second time too. It is called inside do.
+func (o *Ops) product(f gemmcuda.Follower) *gemmcuda.Step {
+	r := o.recording
+	if r == nil || o.ahead == (gemmcuda.Ahead{}) {
+		return nil
+	}
+	s := &gemmcuda.Step{Ahead: o.ahead}
+	if !r.again {
+		r.products = append(r.products, f)
+		return s
+	}
+	if r.at++; r.at < len(r.products) {
+		s.Behind = &r.products[r.at]
+	}
+	s.Told = r.at > 1 && r.products[r.at-2].W != nil
+	return s
 }
 
 // post makes room for what the host is told, once. It is called inside do.
@@ -239,7 +263,8 @@ func (o *Ops) gated(to driver.Ptr, in *input, rows int, w *matrix, g gemmcuda.Ga
 		defer o.release(scratch)
 	}
 	if o.err == nil {
-		o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch, Form: needs.Form, Gates: g}))
+		step := o.product(gemmcuda.Follower{W: w.packed, M: rows, Gates: g})
+		o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch, Form: needs.Form, Gates: g, Step: step}))
 	}
 }
 

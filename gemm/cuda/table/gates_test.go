@@ -142,6 +142,11 @@ func (c gatedCase) kernel(gated bool) driver.Kernel {
 
 // launch runs it.
 func (c gatedCase) launch(t *testing.T, stamps *kerneltest.Stamps, tiles *repack.CUDATiles, gated bool, x, bias []uint16) []uint16 {
+	return c.launchAs(t, stamps, c.kernel(gated), tiles, gated, x, bias, nil)
+}
+
+// launchAs runs a kernel of it, with what else is to be done to its arguments.
+func (c gatedCase) launchAs(t *testing.T, stamps *kerneltest.Stamps, k driver.Kernel, tiles *repack.CUDATiles, gated bool, x, bias []uint16, also func(s Shape, p *Params, blocks int)) []uint16 {
 	s := Shape{Format: c.f, n: c.n, k: c.k, m: c.m, slices: c.slices, gated: gated}
 	p, launch, err := s.Plan(c.config, Limits{SMs: c.blocks, Shared: 227 << 10})
 	if err != nil {
@@ -163,7 +168,10 @@ func (c gatedCase) launch(t *testing.T, stamps *kerneltest.Stamps, tiles *repack
 	}
 	at := mem.Upload(driver.Bytes(y))
 	p.y = uint64(at)
-	host := stamps.OnHost(t, c.kernel(gated), 900)
+	if also != nil {
+		also(s, &p, int(launch.Grid.X))
+	}
+	host := stamps.OnHost(t, k, 900)
 	host.Launch(t, &mem, gemmName, launch, false, kerneltest.Struct(p.Bytes()))
 	copy(driver.Bytes(y), mem.Read(at))
 	return y

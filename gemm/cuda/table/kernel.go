@@ -71,23 +71,28 @@ type source struct {
 
 	experts bool
 	lookup  Lookup
+	asking  asking
 }
 
-// Kernel is [Format.Kernel] with gates and a lookup of its own, if any. With one there is none built ahead of time.
+// Kernel is [Format.Kernel] with gates, a lookup of its own and what is read ahead, if any. With one there is none built ahead of time.
 func (s source) Kernel() driver.Kernel {
 	k := s.format.Kernel(s.config)
 	if s.experts {
 		return s.format.expertKernel(s.config, s.gates)
 	}
-	if s.gates == "" && s.lookup == Replicated {
+	if s.gates == "" && s.lookup == Replicated && s.asking == (asking{}) {
 		return k
 	}
-	gates := ""
+	gates, ahead := "", ""
 	if s.gates != "" {
 		gates = ptx.GLU()
 		k.Options.Defines = append(k.Options.Defines, "GATES=1", "ACTIVATION="+strings.ToUpper(s.gates))
 	}
-	k.Source = ptx.Instructions() + gates + lutSource + s.lookup.source() + s.config.kernel().source()
+	if s.asking != (asking{}) {
+		ahead = aheadSource
+		k.Options.Defines = append(k.Options.Defines, s.asking.defines()...)
+	}
+	k.Source = ptx.Instructions() + gates + ahead + lutSource + s.lookup.source() + s.config.kernel().source()
 	k.Options.Defines = append(k.Options.Defines, s.lookup.Defines()...)
 	k.PTX = nil
 	return k

@@ -28,11 +28,16 @@
 //   GATES        1 if Y has the results of the first half of Ŵ's rows, which are then gates, times those of the second
 //   ACTIVATION   of the gates, as glu.cuh has them
 //   EXPERTS      1 if Ŵ is several matrices of as many rows, one behind the other, and groups of rows of X have one each
+//   AHEAD        1 or 2 if more is brought into the level-2 cache than is multiplied by: ahead.cuh is in front and tells
 #ifndef GATES
 #define GATES 0
 #endif
 #ifndef EXPERTS
 #define EXPERTS 0
+#endif
+#ifndef AHEAD
+#define AHEAD 0
+#define WITHIN 0
 #endif
 #ifndef DECODE
 #define DECODE 0
@@ -81,6 +86,9 @@ struct Params {
     const u32* rows;        // the row of X of each of Y, or null where they are the same
 #endif
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
+#if AHEAD
+    Ahead ahead;
+#endif
 };
 
 extern __shared__ __align__(128) u8 shared[];

@@ -247,6 +247,9 @@ __device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, c
         while (inside) {
 #pragma unroll
             for (u32 d = 0; d < RING; d++) {
+#if WITHIN
+                if (inside - d + ahead.left > WITHIN) ask(ahead.codes + WITHIN * (u64)code_stride - w.lane * 16, KA * ATOM_BYTES, w.lane);
+#endif
                 turn<ATOM>(p, w, table, x, ring, d, ahead, true, at, step != 0);
                 // Within straight code the compiler moves loads down to their use,
                 // and their lead is gone; over a branch, never taken, it does not.
@@ -262,6 +265,9 @@ __device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, c
 #pragma unroll
         for (u32 d = 0; d < RING; d++) {
             const bool more = ahead.left != 0;
+#if AHEAD
+            if (!more && left == 1) ask_for_next(p.ahead, WARPS);
+#endif
             turn<ATOM>(p, w, table, x, ring, d, ahead, more, at, step != 0);
             if (more) advance(ahead, p, w);
             at += stride;
@@ -366,6 +372,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
     Ring ring = {};
     fill_ring<DOUBLE ? 1 : RING>(ring, ahead, p, w);
     if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
+#if AHEAD
+    ask_for_own(p.ahead, WARPS);
+    if (!w.steps || !tiles_of(p, w, 0)) ask_for_next(p.ahead, WARPS);  // who has nothing to multiply
+#endif
 
     check_base();
     fill_table(p);

@@ -416,6 +416,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         Walk k = {at, source_of(p, w, staged), 0, 2 * w.units, true};
         if (first == 0) {
             if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
+#if AHEAD
+            ask_for_own(p.ahead, WARPS);
+            if (w.units == 0) ask_for_next(p.ahead, WARPS);  // who has nothing to multiply
+#endif
             check_base();
             if (TEAM > 1 && threadIdx.x % (32 * TEAM) == 0) begin_phases(phases, 32 * TEAM);
         }
@@ -433,8 +437,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         }
         while (k.left) {
             multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, skip, columns, phases, p, stride, w, table);
+#if AHEAD
+            if (UNROLLED && k.left == 1 && first + p.run >= w.tiles) ask_for_next(p.ahead, WARPS);
+#endif
             if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, skip, columns, phases, p, stride, w, table);
         }
+#if AHEAD
+        if (!UNROLLED && w.units && first + p.run >= w.tiles) ask_for_next(p.ahead, WARPS);
+#endif
         __syncthreads();  // slots are where the table and X were: so the cache keeps more
 #pragma unroll
         for (u32 t = 0; t < TILES; t++) {

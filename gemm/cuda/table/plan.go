@@ -45,6 +45,8 @@ type Params struct {
 	tiles, most       uint32
 	codesOf, scalesOf uint64
 	chosen, rows      uint64
+
+	ahead []byte // of Ahead in ahead.cuh, if it is told
 }
 
 // Bytes returns the memory of the C struct.
@@ -56,7 +58,7 @@ func (p *Params) Bytes() []byte {
 	for len(b)%8 != 0 { // the struct's alignment
 		b = append(b, 0)
 	}
-	return b
+	return append(b, p.ahead...)
 }
 
 // fixed returns the memory in front of the table.

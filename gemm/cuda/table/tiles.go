@@ -32,6 +32,7 @@ var (
 	_ cuda.Rounder = (*Tiles)(nil)
 	_ cuda.Folder  = (*Tiles)(nil)
 	_ cuda.Waver   = (*Tiles)(nil)
+	_ cuda.Reader  = (*Tiles)(nil)
 )
 
 // New returns the tiles of an N×K matrix with a table, which is rounded to the type of the activations, F16 or BF16; like is some of
@@ -228,13 +229,22 @@ func (t *Tiles) few(g cuda.GPU, at []driver.Ptr, c config, o cuda.Operands) (cud
 	if !t.lookup.has(c.kernel()) {
 		return cuda.Launch{}, fmt.Errorf("no kernel of configuration %v with lookup %v", c, t.lookup)
 	}
+	s := t.fewShape(g, c, o)
+	p, l, err := s.Plan(c, s.limits(g, o.Step))
+	if err != nil {
+		return cuda.Launch{}, err
+	}
+	p.set(at, o, t.codebook)
+	of := source{format: t.format, config: c, gates: o.Gates.Activation, lookup: s.lookup}
+	of.asking, p.ahead = s.reading(c, p, int(l.Grid.X)).asks(g, at, c, o.Step)
+	return cuda.Launch{Launch: l, Of: of, Function: gemmName, Args: [][]byte{p.Bytes()}}, nil
+}
+
+// fewShape returns the shape of a product of few rows.
+func (t *Tiles) fewShape(g cuda.GPU, c config, o cuda.Operands) Shape {
 	s := shapeOf(t.format, t.n, t.k, o.M).Under(c)
 	s.gated, s.lookup = o.Gates.Activation != "", t.lookupIn(g, c, o.M)
-	p, l, err := s.Plan(c, LimitsOf(g))
-	p.set(at, o, t.codebook)
-	return cuda.Launch{
-		Launch: l, Of: source{format: t.format, config: c, gates: o.Gates.Activation, lookup: s.lookup}, Function: gemmName, Args: [][]byte{p.Bytes()},
-	}, err
+	return s
 }
 
 // Key is what choices hold for, whose digits are on disk.
