@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -98,4 +99,55 @@ func klOf(p, q []float32) float64 {
 		kl += math.Exp(a) * (a - float64(q[i]) + lq)
 	}
 	return kl
+}
+
+// TestGPUStepsAhead compares steps that read ahead with others, for texts whose products are by different kernels.
+func TestGPUStepsAhead(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if i > 0 {
+			testStepsAhead(t, o, 32, 1, 4, 16)
+		}
+	})
+}
+
+// testStepsAhead holds steps whose products read ahead, in all ways at once, to the bits of those whose products do not.
+func testStepsAhead(t *testing.T, o *Ops, length int, texts ...int) {
+	src, tokens := source(t, 4, 64, true), window(t, length)
+	for _, n := range texts {
+		o.ahead = gemmcuda.Ahead{}
+		want := stepByStep(t, src, o, tokens, n)
+		o.ahead = gemmcuda.Ahead{Next: 1 << 20, Own: 2 << 20, Within: 1 << 20, Spare: 4}
+		got := stepByStep(t, src, o, tokens, n)
+		o.ahead = gemmcuda.Ahead{}
+		for slot := range got {
+			if !slices.Equal(got[slot], want[slot]) {
+				t.Errorf("%d texts: slot %d has other bits", n, slot)
+			}
+		}
+	}
+}
+
+// TestProducts holds products of a step that is recorded to what they know of each other: nothing the first time.
+func TestProducts(t *testing.T) {
+	ahead := gemmcuda.Ahead{Next: 1, Spare: 2}
+	o := &Ops{ahead: ahead, recording: &recording{}}
+	a, b := gemmcuda.Follower{W: &gemmcuda.Matrix{}, M: 1}, gemmcuda.Follower{W: &gemmcuda.Matrix{}, M: 1, Gates: gemmcuda.Gates{Activation: "silu"}}
+	all := []gemmcuda.Follower{a, b, {}, a} // the third is of something else
+	for _, f := range all {
+		if s := o.product(f); s == nil || s.Ahead != ahead || s.Behind != nil || s.Told {
+			t.Errorf("the first time %+v is known", s)
+		}
+	}
+	o.recording.again = true
+	told := []bool{false, true, true, false}
+	for i, f := range all {
+		s := o.product(f)
+		if s.Told != told[i] || (s.Behind == nil) != (i == len(all)-1) || s.Behind != nil && *s.Behind != all[i+1] {
+			t.Errorf("product %d: %+v is known", i, s)
+		}
+	}
+	o.recording = nil
+	if s := o.product(a); s != nil {
+		t.Errorf("of a product of no step %+v is known", s)
+	}
 }
