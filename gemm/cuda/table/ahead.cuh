@@ -28,15 +28,16 @@ __device__ __forceinline__ void ask(const u8* at, u32 bytes, u32 lane) {
 }
 
 // What a warp asks for at once.
-constexpr u32 ASKED = 2048;
+constexpr u32 ASKED = 4096;
 
 // ask_for brings a warp's part of a block's pieces.
 __device__ __forceinline__ void ask_for(const Reads& r, u32 block, u32 warps) {
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u32 first = block * r.each + min(block, r.over), end = min(r.to, r.each + (block < r.over ? 1 : 0));
-    for (u32 i = r.from; i < end; i++)
-        for (u32 at = (warp + i) % warps * ASKED; at < r.bytes; at += warps * ASKED)  // not all begin with the same one
-            ask(r.at + ((u64)(first + i) * r.pitch + at), min(ASKED, r.bytes - at), lane);
+    const u32 lane = threadIdx.x % 32, parts = (r.bytes + ASKED - 1) / ASKED;  // of a piece
+    const u32 first = block * r.each + min(block, r.over), end = min(r.to, r.each + (block < r.over ? 1 : 0)) * parts;
+    for (u32 i = r.from * parts + threadIdx.x / 32; i < end; i += warps) {
+        const u32 piece = i / parts, at = i % parts * ASKED;
+        ask(r.at + ((u64)(first + piece) * r.pitch + at), min(ASKED, r.bytes - at), lane);
+    }
 }
 
 // ask_for_next brings a warp's part of what the product behind this one reads first. There its blocks have the same numbers.
