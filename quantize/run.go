@@ -294,8 +294,10 @@ func (r *run) tensors(ctx context.Context, work *outdir.Work, maxShard int64) (*
 		return nil, err
 	}
 	defer func() { r.refined.close() }()
-	if err := r.choose(ctx, func(*Item) bool { return true }); err != nil {
-		return nil, err
+	if r.shards == nil {
+		if err := r.choose(ctx, func(*Item) bool { return true }); err != nil {
+			return nil, err
+		}
 	}
 	calibrated, rest := r.plan.byCalibration()
 	left, err := r.uncalibrated(calibrated)
@@ -304,7 +306,9 @@ func (r *run) tensors(ctx context.Context, work *outdir.Work, maxShard int64) (*
 	}
 	all := func(ctx context.Context) (int, error) { return r.pass(ctx, rest, r.finished, (*worker).do) }
 	if r.shards != nil {
-		all = func(ctx context.Context) (int, error) { return r.stream(ctx, rest, work.Scratch(shardsName)) }
+		all = func(ctx context.Context) (int, error) {
+			return r.stream(ctx, rest, work.Scratch(shardsName), work.Scratch(tablesName))
+		}
 	}
 	resumed, err := all(ctx)
 	if err != nil {

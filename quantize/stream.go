@@ -30,35 +30,13 @@ func (e *FetchError) Error() string { return e.Err.Error() }
 // Unwrap returns what lies below the error.
 func (e *FetchError) Unwrap() error { return e.Err }
 
-// CheckStreamed returns an error where a run of the recipe reads weights of a file that it is done with, or out of order, so that
-// the files cannot come one after the other.
+// CheckStreamed returns an error where a run of the recipe reads the whole model for each layer, so that the files cannot come
+// one after the other.
 func (r Recipe) CheckStreamed() error {
 	if r.Calibrated() || r.Refine != nil || r.Transform != nil {
 		return fmt.Errorf("method %s runs a text through the whole model", oneOf(r.methods()))
 	}
-	r = r.complete()
-	for _, rule := range append([]Rule{{Format: r.Default}}, r.Rules...) {
-		if rule.Keep {
-			continue
-		}
-		f, _, err := r.spec(rule.Format)
-		if err == nil && tabled(f.Kind) && f.Codebook == AutoCodebook {
-			return &streamedTableError{}
-		}
-	}
 	return nil
-}
-
-// streamedTableError means that tables are chosen.
-type streamedTableError struct{}
-
-func (*streamedTableError) Error() string {
-	return "a layer's table is chosen by the weights of all layers before it"
-}
-
-// Hint says what chooses nothing.
-func (*streamedTableError) Hint() string {
-	return "name a table: --codebook nf, " + autoTables()[0] + " or int, or --codebook trellis, which has none"
 }
 
 // FetchBytes returns how many files of the source a run without an interrupted one before it fetches, and their bytes.
@@ -105,8 +83,12 @@ func (r *run) shardsSpace(together int) (most int64) {
 }
 
 // stream does items as the files come that they lie in. One that lies in several is done with the last of them; of the others its
-// parts are kept.
-func (r *run) stream(ctx context.Context, items []int, dir string) (resumed int, err error) {
+// parts are kept. So are layers whose table is chosen, until the last of their block has come.
+func (r *run) stream(ctx context.Context, items []int, dir, chosen string) (resumed int, err error) {
+	tables, err := r.streamTables(chosen)
+	if err != nil {
+		return 0, err
+	}
 	var left []int
 	for _, i := range items {
 		done, err := r.finished(i)
@@ -149,6 +131,9 @@ func (r *run) stream(ctx context.Context, items []int, dir string) (resumed int,
 	})
 	group.Go(func() error {
 		for shard := range here {
+			if err := tables.choose(ctx, shard, s.done[shard]); err != nil {
+				return &FetchError{err} // most of what it reads may have to come
+			}
 			_, err := r.pass(ctx, s.done[shard], func(int) (bool, error) { return false, nil }, (*worker).do)
 			if err != nil {
 				return err
@@ -181,24 +166,35 @@ type waiting struct {
 
 func newSchedule(p *Plan, items []int) *schedule {
 	s := &schedule{done: make(map[string][]int), waiting: make(map[string][]waiting)}
+	shards := p.Source.Shards()
 	place := make(map[string]int)
-	for i, shard := range p.Source.Shards() {
+	for i, shard := range shards {
 		place[shard] = i
 	}
+	// Sizes are followed up to the last block whose tables are chosen.
+	blocks, chosen := p.blocks(), -1
+	for _, i := range items {
+		if b, ok := blocks[i]; ok && p.Items[i].undecided() {
+			chosen = max(chosen, b)
+		}
+	}
+	ends := p.blockEnds(place)
 	for _, i := range items {
 		parts := p.Items[i].Tensor.Parts()
-		last := parts[0].Shard
+		at := 0
 		for _, t := range parts {
-			if place[t.Shard] > place[last] {
-				last = t.Shard
-			}
+			at = max(at, place[t.Shard])
 		}
+		if b, ok := blocks[i]; ok && b <= chosen {
+			at = max(at, ends[b])
+		}
+		last := shards[at]
 		s.done[last] = append(s.done[last], i)
 		for _, t := range parts {
 			s.waiting[t.Shard] = append(s.waiting[t.Shard], waiting{t, last})
 		}
 	}
-	for _, shard := range p.Source.Shards() {
+	for _, shard := range shards {
 		if len(s.waiting[shard]) > 0 {
 			s.order = append(s.order, shard)
 		}

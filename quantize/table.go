@@ -61,49 +61,85 @@ func (p *Plan) clone() *Plan {
 
 // choose is [Plan.Choose] for the items that are asked for.
 func (r *run) choose(ctx context.Context, asked func(it *Item) bool) error {
-	open := make(map[*arch.Stored]*Item)
-	var other []*Item // that read nothing that is known
+	return r.newChooser(asked).all(ctx)
+}
+
+// chooser chooses tables, block by block of a model that is known: by about how large what layers read is, it comes from the first
+// block to the last. Of other layers it knows nothing of the kind.
+type chooser struct {
+	run  *run
+	open map[*arch.Stored]*Item
+	rest []*Item // that read nothing that is known
+	z    *sizes  // nil before the first block
+	next int     // block; that behind the last is the head
+}
+
+func (r *run) newChooser(asked func(it *Item) bool) *chooser {
+	c := &chooser{run: r, open: make(map[*arch.Stored]*Item)}
 	for i := range r.plan.Items {
 		it := &r.plan.Items[i]
 		if !it.undecided() || it.calibrated() || !asked(it) {
 			continue
 		}
 		if s := r.plan.names.stored[it.Tensor.Name]; s != nil && slices.Equal(it.Tensor.Shape, s.Shape()) {
-			open[s] = it
+			c.open[s] = it
 			continue
 		}
-		other = append(other, it)
+		c.rest = append(c.rest, it)
 	}
-	if len(open) > 0 {
-		if err := r.chooseBlocks(ctx, open); err != nil {
-			return err
-		}
-	}
-	return r.chooseSets(ctx, other, func(it *Item) []reading { return []reading{it.reading(0, sampledRows, it.plain, nil)} })
+	return c
 }
 
-// chooseBlocks chooses for layers of a model that is known.
-func (r *run) chooseBlocks(ctx context.Context, open map[*arch.Stored]*Item) error {
-	z, err := newSizes(ctx, r)
-	if err != nil {
-		return err
-	}
-	for i := range z.d.Blocks {
-		b := &z.d.Blocks[i]
-		if err := z.block(ctx, b); err != nil {
-			return err
-		}
-		if err := r.chooseFor(ctx, open, z, b.Linears()); err != nil || len(open) == 0 {
+// all chooses for all.
+func (c *chooser) all(ctx context.Context) error {
+	if len(c.open) > 0 {
+		if err := c.through(ctx, len(c.run.plan.names.model.Blocks)); err != nil {
 			return err
 		}
 	}
-	head := z.d.Head
-	in, err := z.normed(z.d.Norm)
-	if err != nil {
+	return c.others(ctx, c.rest)
+}
+
+// begin begins before the first block.
+func (c *chooser) begin(ctx context.Context) (err error) {
+	if c.z == nil {
+		c.z, err = newSizes(ctx, c.run)
+	}
+	return err
+}
+
+// through chooses for the layers of all blocks up to one, and of the head behind the last.
+func (c *chooser) through(ctx context.Context, last int) error {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
-	z.of = map[*arch.State][]float64{head.Reads: in}
-	return r.chooseFor(ctx, open, z, []*arch.Linear{head})
+	for ; c.next <= last && len(c.open) > 0; c.next++ {
+		if c.next == len(c.z.d.Blocks) {
+			head := c.z.d.Head
+			in, err := c.z.normed(c.z.d.Norm)
+			if err != nil {
+				return err
+			}
+			c.z.of = map[*arch.State][]float64{head.Reads: in}
+			if err := c.run.chooseFor(ctx, c.open, c.z, []*arch.Linear{head}); err != nil {
+				return err
+			}
+			continue
+		}
+		b := &c.z.d.Blocks[c.next]
+		if err := c.z.block(ctx, b); err != nil {
+			return err
+		}
+		if err := c.run.chooseFor(ctx, c.open, c.z, b.Linears()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// others chooses for layers that read nothing that is known.
+func (c *chooser) others(ctx context.Context, items []*Item) error {
+	return c.run.chooseSets(ctx, items, func(it *Item) []reading { return []reading{it.reading(0, sampledRows, it.plain, nil)} })
 }
 
 // chooseFor chooses for some layers, whose states z knows, and takes them out of those that are open.

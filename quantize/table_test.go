@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
@@ -335,4 +337,28 @@ func TestChosenByText(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzTables reads how far tables were chosen, and writes and reads again what says so.
+func FuzzTables(f *testing.F) {
+	f.Add([]byte(`{"next":2,"sizes":[1.5,1e-300,0.1],"tables":{"model.layers.0.mlp.up_proj.weight":"nf"}}`))
+	f.Add([]byte(`{"next":9,"sizes":[1,2,3]}`))
+	f.Add([]byte(`{"next":1,"sizes":[1]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := parseTables(data, 3, 4)
+		if err != nil {
+			return
+		}
+		text, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := parseTables(text, 3, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(got, again, cmpopts.EquateEmpty()); d != "" || got.Next > 5 {
+			t.Errorf("read -, written and read again +:\n%s", d)
+		}
+	})
 }

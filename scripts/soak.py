@@ -113,7 +113,7 @@ class Round:
         parts = Path(f"{self.out}.parts")
         while not self.merged:
             time.sleep(0.05)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 for path in rng.sample(sorted(parts.iterdir()), 1):
                     when = rng.uniform(0, 4.1e9)
                     os.utime(path, (when, when))

@@ -956,8 +956,10 @@ func printKept(w io.Writer, kept []quantize.Kept) {
 
 // dryRun prints the plan.
 func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, mixed *mixture, o quantize.RunOptions, asJSON bool) error {
-	if err := plan.Choose(ctx, o); err != nil {
-		return err
+	if o.Shards == nil { // else that comes with the files
+		if err := plan.Choose(ctx, o); err != nil {
+			return err
+		}
 	}
 	est, err := plan.Estimate(ctx, o)
 	if err != nil {

@@ -34,7 +34,7 @@ func (o *quantizeOptions) checkShards(r quantize.Recipe, after evaluation) error
 		err = r.CheckStreamed()
 	}
 	if err != nil {
-		return usageError{fmt.Errorf("--shards-from hub reads each layer once: %w", err)}
+		return usageError{fmt.Errorf("--shards-from hub reads each layer as it comes: %w", err)}
 	}
 	return nil
 }

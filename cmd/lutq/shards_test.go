@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -127,6 +129,9 @@ func TestShardsFromHub(t *testing.T) {
 		{"absmax, a layer kept", plain, "--codebook int --bits 3 --scale absmax --tensor layers\\.3=keep", true},
 		{"binary codes", small, "--method bcq --bits 2", true},
 		{"rings", small, "--codebook trellis --bits 2", true},
+		{"tables chosen, by a name alone", plain, "--preset fast", true},
+		{"tables chosen, of a family", family, "--preset fast --bits 3", false},
+		{"tables chosen, the head's too", family, "--preset fast --embed-bits 4 --tensor layers\\.1=::int", false},
 		{"a model of a family, with a tokenizer", family, "--codebook nf --bits 3 --embed-bits 4", false},
 		{"bytes as scales", plain, "--codebook js --scale-type e4m3", true},
 		{"k-bit", plain, "--kbit-encode bnb", true},
@@ -168,8 +173,8 @@ func TestShardsFromHub(t *testing.T) {
 			}
 			requests, sent := h.counts()
 			for name, size := range sizes {
-				// Its header, and all of it.
-				if n := sent[name]; requests[name] != 2 || n < size || n > size+64<<10 {
+				// Its header, and all of it; and rows of a layer in several files, or what comes before it.
+				if n := sent[name]; requests[name] != 2 && !strings.HasPrefix(tc.name, "tables chosen") || requests[name] > 3 || n < size || n > size+64<<10 {
 					t.Errorf("%s of %d bytes was sent with %d, by %d requests", name, size, n, requests[name])
 				}
 			}
@@ -255,6 +260,92 @@ func TestShardsInterrupted(t *testing.T) {
 	sameFolders(t, "want", "out")
 }
 
+// backwards writes a model whose files have its tensors from the last to the first, one in each.
+func backwards(t *testing.T, from string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "model")
+	shard(t, from, dir)
+	names, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	data, err := os.ReadFile(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for i, name := range names {
+		other := filepath.Base(names[len(names)-1-i])
+		text = strings.ReplaceAll(text, strconv.Quote(filepath.Base(name)), strconv.Quote("new-"+other))
+		if err := os.Rename(name, filepath.Join(dir, "new-"+other)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		if err := os.Rename(filepath.Join(dir, "new-"+filepath.Base(name)), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(index, []byte(strings.ReplaceAll(text, `"new-`, `"`)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestShardsTables: tables are chosen as from a folder where files come in another order than layers, and where a run is interrupted
+// goes on without asking again for what came before.
+func TestShardsTables(t *testing.T) {
+	ordered := filepath.Join(t.TempDir(), "model")
+	shard(t, tiny, ordered)
+	for name, dir := range map[string]string{"in order": ordered, "backwards": backwards(t, tiny)} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.RemoveAll(filepath.Join(dir, "golden.json")); err != nil { // which the hub would keep
+				t.Fatal(err)
+			}
+			h := hubServer(t, dir)
+			t.Chdir(t.TempDir())
+			t.Setenv("HF_ENDPOINT", h.URL)
+			t.Setenv("HF_HUB_CACHE", "cache")
+			t.Setenv("HF_HUB_OFFLINE", "0")
+			sizes := shardSizes(t, dir)
+			files := slices.Sorted(maps.Keys(sizes))
+			var asked atomic.Int32
+			h.refuse = func(name string) bool { // which ends the run, behind the header
+				return name == files[20] && asked.Add(1) > 1
+			}
+			args := []string{"quantize", "org/tiny", "out", "--quiet", "--shards-from", "hub"}
+			if code, _, stderr := exec(args...); code != exitFailed || !strings.Contains(stderr, files[20]) {
+				t.Fatalf("exit code %d\n%s", code, stderr)
+			}
+			h.refuse = nil
+			h.counts()
+			code, stdout, stderr := exec(append(args, "--json")...)
+			var res struct{ Resumed int }
+			if err := json.Unmarshal([]byte(stdout), &res); code != exitDone || err != nil || name == "in order" && res.Resumed < 3 {
+				t.Fatalf("exit code %d, %d layers were taken over (%v)\n%s", code, res.Resumed, err, stderr)
+			}
+			_, again := h.counts()
+			if name == "in order" {
+				for _, file := range files[:10] {
+					if again[file] > 64<<10 && again[file] >= sizes[file] {
+						t.Errorf("%s of %d bytes came again, with %d bytes", file, sizes[file], again[file])
+					}
+				}
+			}
+			if code, _, stderr := exec("quantize", dir, "want", "--preset", "fast", "--quiet"); code != exitDone {
+				t.Fatal(stderr)
+			}
+			for _, out := range []string{"out", "want"} {
+				if err := os.Remove(filepath.Join(out, "README.md")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sameFolders(t, "want", "out")
+		})
+	}
+}
+
 // TestShardsRefused: what reads weights more than once is refused before the server is asked for anything.
 func TestShardsRefused(t *testing.T) {
 	h := hubServer(t, synthetic(t, 4, 64, 128))
@@ -266,14 +357,12 @@ func TestShardsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"":                                       "a layer's table is chosen by the weights of all layers before it\nhint: name a table",
 		"--codebook nf --tensor zzz=:::::lut24":  "no tensor that can be quantized matches",
 		"--method gptq":                          "method gptq runs a text through the whole model",
 		"--preset good":                          "method gptq runs a text",
 		"--codebook nf --learn":                  "learning and transforms run a text",
 		"--bits 3.25 --codebook nf":              "bits that differ by layer are chosen by the whole model",
 		"--codebook nf --eval-text text":         "--eval-text runs the whole model",
-		"--codebook nf --tensor down=::auto":     "a layer's table is chosen",
 		"--codebook nf --offline":                "its weights are on the hub, and nothing is downloaded offline",
 		"--codebook nf --tensor down=::::::gptq": "method rtn or gptq runs a text",
 	} {

@@ -636,14 +636,15 @@ The data of known tasks comes from the hub too, into the same cache:
 An interrupted download goes on with the same command. Every file is held
 against its hash before it gets its name. With --offline nothing is downloaded.
 
-  lutq quantize ORG/NAME OUT --codebook nf --shards-from hub
+  lutq quantize ORG/NAME OUT --shards-from hub
 
 keeps no weights: it plans by the headers of the files, fetches one, quantizes
 its layers and deletes it, while the next one comes. So the disk holds OUT, two
-files, and of earlier ones what a layer in several files still needs. OUT has
-the bytes that it has from a folder. It is for what reads each layer once: rtn
-with a table by name or trellis, bcq, no text; --dry-run tells what is fetched.
-Interrupted, the same command goes on.
+files, and of earlier ones what a layer in several files still needs, or a block
+whose tables are chosen (the default; not --codebook nf). OUT has the bytes that
+it has from a folder. It is for what takes no text: rtn, bcq. --dry-run tells
+what is fetched; where tables are chosen and files do not have layers in their
+order, some of it twice. Interrupted, the same command goes on.
 
   HF_HUB_CACHE    the cache (default hub in HF_HOME)
   HF_HOME         default huggingface in XDG_CACHE_HOME or $HOME/.cache
