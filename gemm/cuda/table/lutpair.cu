@@ -9,7 +9,7 @@
 // Order of sums. Of a field's 64 rows each warpgroup's sum is wgmma's, over its columns in order. Those of a block are added first, and then
 // those of both blocks: which of two is the first makes no difference.
 //
-// Latency. Between the products of half an atom a warpgroup looks up the weights of the next half, into registers that the products
+// Latency. Behind the products of half an atom a warpgroup looks up the weights of the next half, into registers that the products
 // before those before had read, so that it waits for none. With SPLITS 2 there are no registers for three sets of weights, and
 // ptxas would wait for each product, as it does without scales of groups: there a warpgroup waits for the products before, and others
 // multiply meanwhile.
@@ -133,33 +133,19 @@ __device__ __forceinline__ void factors_of(Factors& f, const u32 (&raw)[RAW_WORD
     }
 }
 
-// look_up looks up a step of half an atom, or all of it with the first.
-template <u32 HALF, u32 STEP>
+// look_up looks up half of an atom.
+template <u32 HALF>
 __device__ __forceinline__ void look_up(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], const Table& table) {
-#if BITS == 4 && DECODE == 1
-    const u32 v = w[4 * HALF + STEP];
-    a[STEP][0] = low_codes(v);
-    a[STEP][1] = low_codes(v >> 8);
-    a[STEP][2] = high_codes(v);
-    a[STEP][3] = high_codes(v >> 8);
-#elif BITS == 4
+#if !WIDE_ROWS && !DECODE
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const u32 word = w[4 * HALF + STEP];
+    for (u32 i = 0; i < 16; i++) {
+        const u32 word = w[4 * HALF + i / 4];
         constexpr u32 row = 0xff << 7;  // of 128 bytes
-        a[STEP][i] = lookup<SHARED_BASE>(WIDE_ROWS ? prmt(word, table.self, 0x7604 | i << 4) : ((i == 0 ? word << 7 : word >> (8 * i + 25) % 32) & row) | table.self);
+        a[i / 4][i % 4] = lookup<SHARED_BASE>(((i % 4 == 0 ? word << 7 : word >> (8 * (i % 4) + 25) % 32) & row) | table.self);
     }
 #else
-    if (STEP == 0) dequantize(a, w, 0, HALF, table);
+    dequantize(a, w, 0, HALF, table);
 #endif
-}
-
-template <u32 HALF>
-__device__ __forceinline__ void look_up_half(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], const Table& table) {
-    look_up<HALF, 0>(a, w, table);
-    look_up<HALF, 1>(a, w, table);
-    look_up<HALF, 2>(a, w, table);
-    look_up<HALF, 3>(a, w, table);
 }
 
 // scale_weights multiplies half an atom's weights by their scales.
@@ -224,22 +210,17 @@ __device__ __forceinline__ void half_atom(float (&sums)[COLUMNS / 2], u32 (&a)[S
 #pragma unroll
         for (u32 r = 0; r < 4; r++) a[SET][i][r] = opaque(a[SET][i][r]);
     begin_products();
-    multiply_group(sums, a[SET][0], columns);  // the others 32 bytes on
-    if (SETS == 3) look_up<1 - HALF, 0>(a[next], l.words, own.table);
-    multiply_group(sums, a[SET][1], columns + 2);
-    if (SETS == 3) look_up<1 - HALF, 1>(a[next], l.words, own.table);
-    multiply_group(sums, a[SET][2], columns + 4);
-    if (SETS == 3) look_up<1 - HALF, 2>(a[next], l.words, own.table);
-    multiply_group(sums, a[SET][3], columns + 6);
-    if (SETS == 3) look_up<1 - HALF, 3>(a[next], l.words, own.table);
+#pragma unroll
+    for (u32 i = 0; i < HALF_STEPS; i++) multiply_group(sums, a[SET][i], columns + 2 * i);  // 32 bytes on
     end_products();
+    __syncwarp();  // or ptxas would have the products wait for lookups
     const u32 empty = l.stage.empty();
     if (ends) {
         l.stage.step(SPLITS);
         if (SETS == 3) l.columns = find_x(l, 0);
     }
     if (SETS == 2) wait_products<1>();
-    if (SETS == 2) look_up_half<1 - HALF>(a[next], l.words, own.table);
+    look_up<1 - HALF>(a[next], l.words, own.table);
     scale_weights<1 - HALF>(a[next], l.factors);
     if (HALF == 0 && l.left > 1) read_atom(l, own);
     if (SETS == 3) wait_products<1>();
@@ -256,7 +237,7 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], Loop& l, u3
     l.last = 0;
     u32 a[SETS][HALF_STEPS][4];
     read_atom(l, own);
-    look_up_half<0>(a[0], l.words, own.table);
+    look_up<0>(a[0], l.words, own.table);
     scale_weights<0>(a[0], l.factors);
     if (SETS == 3) l.columns = find_x(l, 0);
     for (;;) {
