@@ -174,12 +174,18 @@ func TestGPUPair(t *testing.T) {
 		if gpu := g.Engine.GPU(); !gpu.Hopper() || !gpu.Clusters {
 			t.Skip("no clusters")
 		}
-		for i, f := range testFormats() {
-			if !*cudatest.Long && i%3 != 0 && f != (Format{4, 128, weight.F16, driver.F16}) {
+		usual := []Format{{4, 128, weight.F16, driver.F16}, {4, 64, weight.F16, driver.F16}}
+		for i, f := range append(usual, testFormats()...) {
+			if !*cudatest.Long && i >= len(usual) && i%6 != 0 {
 				continue
 			}
+			var kernels []driver.Kernel
+			for _, v := range f.pairVariants() {
+				kernels = append(kernels, pairKernel{f, v}.Kernel())
+			}
+			g.Dev.Prepare(kernels) // at once, on all processors
 			for j, test := range []manyProduct{{4100, 544, 200, 0}, {2100, 1600, 129, 0}, {1000, 4128, 65, 0}, {40, 320, 48, 0}, {8192, 2048, 96, 0}} {
-				if !*cudatest.Long && (i+j)%2 == 1 {
+				if !*cudatest.Long && i >= len(usual) && (i+j)%2 == 1 {
 					continue
 				}
 				of := testMatrix(uint64(i), test.n, test.k, f)
