@@ -93,8 +93,8 @@
 // Codes are decoded by permutations of the table, which sits in registers: one VPERMPS or VPERMI2PS a column at 512
 // bits; VPERMPS and blends with AVX2, and VPERMILPS at 2 bits. Sums of columns are looked up by VPSHUFB a byte at a
 // time, for 16 rows of two tables each, and added up in words. In fixed point VPSHUFB looks up the low and the high
-// bytes of values, 32 codes at a time. They are interleaved to words and multiplied by VPMADDWD. With AVX-512 VPERMW looks up 32 values
-// at once, two columns of 16 rows, and VPDPWSSD multiplies and adds them.
+// bytes of values, 32 codes at a time. They are interleaved to words and multiplied by VPMADDWD, or with AVX-VNNI multiplied
+// and added by VPDPWSSD. With AVX-512 VPERMW looks up 32 values at once, two columns of 16 rows, and VPDPWSSD multiplies and adds them.
 //
 // Pairs of [Rings] are looked up 64 at a time in four planes of 256 bytes, by four VPERMB each, or 8 at a time by
 // VPGATHERDD where there is no AVX512-VBMI. Their bits go into float32 as they are, or become whole numbers by VCVTPH2W.

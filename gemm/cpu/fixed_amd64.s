@@ -152,8 +152,8 @@ scaled4:
 	VMOVUPS Y12, 32(SP)
 
 same4:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
 	VMOVDQU 0(AX), Y8
 	VPAND 128(BX), Y8, Y8
 	VPSHUFB Y8, Y13, Y9
@@ -680,8 +680,8 @@ scaled3:
 	VMOVUPS Y10, 32(SP)
 
 same3:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
 	VPAND 0(AX), Y15, Y6
 	VPSHUFB Y6, Y11, Y7
 	VPSHUFB Y6, Y12, Y8
@@ -1099,8 +1099,8 @@ scaled2:
 	VMOVUPS Y8, 32(SP)
 
 same2:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
 	VPAND 0(AX), Y13, Y4
 	VPSHUFB Y4, Y9, Y5
 	VPSHUFB Y4, Y10, Y6
@@ -1421,8 +1421,8 @@ scaled1:
 	VMOVUPS Y11, 32(SP)
 
 same1:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
 	VMOVDQU 0(AX), Y2
 	VPAND 128(BX), Y2, Y2
 	VMOVDQU 32(AX), Y7
@@ -1575,6 +1575,1244 @@ same1:
 	VPMADDWD Y9, Y10, Y10
 	VPADDD Y3, Y5, Y5
 	VPADDD Y10, Y6, Y6
+	VSHUFPS $0x88, Y1, Y0, Y10
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y3
+	VPADDD Y0, Y10, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y10
+	VMULPS Y3, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y10
+	VMOVUPS Y10, 0(DI)
+	VSHUFPS $0x88, Y6, Y5, Y10
+	VSHUFPS $0xDD, Y6, Y5, Y5
+	VBROADCASTSS 0(R9), Y3
+	VPADDD Y5, Y10, Y5
+	VCVTDQ2PS Y5, Y5
+	VMOVUPS 32(DI), Y10
+	VMULPS Y3, Y5, Y5
+	VFMADD231PS 32(SP), Y5, Y10
+	VMOVUPS Y10, 32(DI)
+	ADDQ $128, AX
+	ADDQ $64, SI
+	ADDQ $4, R9
+	DECQ R11
+	DECQ R10
+	JNE  half1
+	VZEROUPPER
+	RET
+
+// func fixed2AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+TEXT ·fixed2AVXVNNI(SB), NOSPLIT, $64-96
+	MOVQ m+0(FP), R12
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ xscales+24(FP), R9
+	MOVQ ldx+32(FP), DX
+	MOVQ words+40(FP), AX
+	MOVQ scales+48(FP), R8
+	MOVQ table+64(FP), BX
+	MOVQ halves+80(FP), R10
+	CMPQ R12, $1
+	JEQ  kernel1
+	CMPQ R12, $2
+	JEQ  kernel2
+	CMPQ R12, $3
+	JEQ  kernel3
+
+kernel4:
+	VMOVDQU 0(BX), Y13
+	VMOVDQU 32(BX), Y14
+	VMOVDQU 64(BX), Y15
+	LEAQ (SI)(DX*2), R14
+	ADDQ DX, R14
+	VPXOR Y12, Y12, Y12
+	VMOVDQU Y12, 0(DI)
+	VMOVDQU Y12, 32(DI)
+	VMOVDQU Y12, 64(DI)
+	VMOVDQU Y12, 96(DI)
+	VMOVDQU Y12, 128(DI)
+	VMOVDQU Y12, 160(DI)
+	VMOVDQU Y12, 192(DI)
+	VMOVDQU Y12, 224(DI)
+	XORQ R11, R11
+
+half4:
+	TESTQ R11, R11
+	JNE  same4
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf164
+	JGT  f324
+	VCVTPH2PS 0(R8), Y11
+	VCVTPH2PS 16(R8), Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+bf164:
+	VPMOVZXWD 0(R8), Y11
+	VPSLLD $16, Y11, Y11
+	VPMOVZXWD 16(R8), Y12
+	VPSLLD $16, Y12, Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+f324:
+	VMOVUPS 0(R8), Y11
+	VMOVUPS 32(R8), Y12
+	ADDQ $64, R8
+
+scaled4:
+	VBROADCASTSS unit+72(FP), Y9
+	VMULPS Y9, Y11, Y11
+	VMOVUPS Y11, 0(SP)
+	VMULPS Y9, Y12, Y12
+	VMOVUPS Y12, 32(SP)
+
+same4:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	VMOVDQU 0(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VMOVDQU 0(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VMOVDQU 64(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VMOVDQU 64(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y11
+	VMOVUPS Y11, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y11
+	VMOVUPS Y11, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y11
+	VMOVUPS Y11, 128(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 192(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 0(SP), Y6, Y11
+	VMOVUPS Y11, 192(DI)
+	VMOVDQU 32(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VMOVDQU 32(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VMOVDQU 96(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VMOVDQU 96(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y15, Y12
+	VMOVDQU 96(BX), Y10
+	VPSHUFB Y8, Y10, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y11
+	VMOVUPS Y11, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y11
+	VMOVUPS Y11, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y11
+	VMOVUPS Y11, 160(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 224(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 32(SP), Y6, Y11
+	VMOVUPS Y11, 224(DI)
+	ADDQ $128, AX
+	ADDQ $64, SI
+	ADDQ $64, R14
+	ADDQ $16, R9
+	DECQ R11
+	DECQ R10
+	JNE  half4
+	VZEROUPPER
+	RET
+
+kernel3:
+	VMOVDQU 0(BX), Y11
+	VMOVDQU 32(BX), Y12
+	VMOVDQU 64(BX), Y13
+	VMOVDQU 96(BX), Y14
+	VMOVDQU 128(BX), Y15
+	VPXOR Y10, Y10, Y10
+	VMOVDQU Y10, 0(DI)
+	VMOVDQU Y10, 32(DI)
+	VMOVDQU Y10, 64(DI)
+	VMOVDQU Y10, 96(DI)
+	VMOVDQU Y10, 128(DI)
+	VMOVDQU Y10, 160(DI)
+	XORQ R11, R11
+
+half3:
+	TESTQ R11, R11
+	JNE  same3
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf163
+	JGT  f323
+	VCVTPH2PS 0(R8), Y9
+	VCVTPH2PS 16(R8), Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+bf163:
+	VPMOVZXWD 0(R8), Y9
+	VPSLLD $16, Y9, Y9
+	VPMOVZXWD 16(R8), Y10
+	VPSLLD $16, Y10, Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+f323:
+	VMOVUPS 0(R8), Y9
+	VMOVUPS 32(R8), Y10
+	ADDQ $64, R8
+
+scaled3:
+	VBROADCASTSS unit+72(FP), Y7
+	VMULPS Y7, Y9, Y9
+	VMOVUPS Y9, 0(SP)
+	VMULPS Y7, Y10, Y10
+	VMOVUPS Y10, 32(SP)
+
+same3:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	VPAND 0(AX), Y15, Y6
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VMOVDQU 0(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y15, Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VPAND 64(AX), Y15, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VMOVDQU 64(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y15, Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y9
+	VMOVUPS Y9, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y9
+	VMOVUPS Y9, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y9
+	VMOVUPS Y9, 128(DI)
+	VPAND 32(AX), Y15, Y6
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VMOVDQU 32(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y15, Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VPAND 96(AX), Y15, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VMOVDQU 96(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y15, Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y13, Y10
+	VPSHUFB Y6, Y14, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y9
+	VMOVUPS Y9, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y9
+	VMOVUPS Y9, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y9
+	VMOVUPS Y9, 160(DI)
+	ADDQ $128, AX
+	ADDQ $64, SI
+	ADDQ $12, R9
+	DECQ R11
+	DECQ R10
+	JNE  half3
+	VZEROUPPER
+	RET
+
+kernel2:
+	VMOVDQU 0(BX), Y9
+	VMOVDQU 32(BX), Y10
+	VMOVDQU 64(BX), Y11
+	VMOVDQU 96(BX), Y12
+	VMOVDQU 128(BX), Y13
+	VPXOR Y8, Y8, Y8
+	VMOVDQU Y8, 0(DI)
+	VMOVDQU Y8, 32(DI)
+	VMOVDQU Y8, 64(DI)
+	VMOVDQU Y8, 96(DI)
+	XORQ R11, R11
+
+half2:
+	TESTQ R11, R11
+	JNE  same2
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf162
+	JGT  f322
+	VCVTPH2PS 0(R8), Y7
+	VCVTPH2PS 16(R8), Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+bf162:
+	VPMOVZXWD 0(R8), Y7
+	VPSLLD $16, Y7, Y7
+	VPMOVZXWD 16(R8), Y8
+	VPSLLD $16, Y8, Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+f322:
+	VMOVUPS 0(R8), Y7
+	VMOVUPS 32(R8), Y8
+	ADDQ $64, R8
+
+scaled2:
+	VBROADCASTSS unit+72(FP), Y5
+	VMULPS Y5, Y7, Y7
+	VMOVUPS Y7, 0(SP)
+	VMULPS Y5, Y8, Y8
+	VMOVUPS Y8, 32(SP)
+
+same2:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	VPAND 0(AX), Y13, Y4
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VMOVDQU 0(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y13, Y4, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 64(AX), Y13, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VMOVDQU 64(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y13, Y4, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y7
+	VMOVUPS Y7, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y7
+	VMOVUPS Y7, 64(DI)
+	VPAND 32(AX), Y13, Y4
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VMOVDQU 32(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y13, Y4, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 96(AX), Y13, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VMOVDQU 96(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y13, Y4, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y11, Y8
+	VPSHUFB Y4, Y12, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y7
+	VMOVUPS Y7, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y7
+	VMOVUPS Y7, 96(DI)
+	ADDQ $128, AX
+	ADDQ $64, SI
+	ADDQ $8, R9
+	DECQ R11
+	DECQ R10
+	JNE  half2
+	VZEROUPPER
+	RET
+
+kernel1:
+	VMOVDQU 0(BX), Y12
+	VMOVDQU 32(BX), Y13
+	VMOVDQU 64(BX), Y14
+	VMOVDQU 96(BX), Y15
+	VPXOR Y11, Y11, Y11
+	VMOVDQU Y11, 0(DI)
+	VMOVDQU Y11, 32(DI)
+	XORQ R11, R11
+
+half1:
+	TESTQ R11, R11
+	JNE  same1
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf161
+	JGT  f321
+	VCVTPH2PS 0(R8), Y10
+	VCVTPH2PS 16(R8), Y11
+	ADDQ $32, R8
+	JMP  scaled1
+
+bf161:
+	VPMOVZXWD 0(R8), Y10
+	VPSLLD $16, Y10, Y10
+	VPMOVZXWD 16(R8), Y11
+	VPSLLD $16, Y11, Y11
+	ADDQ $32, R8
+	JMP  scaled1
+
+f321:
+	VMOVUPS 0(R8), Y10
+	VMOVUPS 32(R8), Y11
+	ADDQ $64, R8
+
+scaled1:
+	VBROADCASTSS unit+72(FP), Y3
+	VMULPS Y3, Y10, Y10
+	VMOVUPS Y10, 0(SP)
+	VMULPS Y3, Y11, Y11
+	VMOVUPS Y11, 32(SP)
+
+same1:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	VMOVDQU 0(AX), Y2
+	VPAND 128(BX), Y2, Y2
+	VMOVDQU 32(AX), Y7
+	VPAND 128(BX), Y7, Y7
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 0(SI), Y10
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	VPMADDWD Y11, Y10, Y0
+	VPMADDWD Y4, Y10, Y1
+	VPMADDWD Y3, Y10, Y5
+	VPMADDWD Y9, Y10, Y6
+	VPSHUFB Y2, Y14, Y11
+	VPSHUFB Y2, Y15, Y4
+	VPSHUFB Y7, Y14, Y3
+	VPSHUFB Y7, Y15, Y9
+	VPBROADCASTQ 8(SI), Y10
+	VMOVDQU 0(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND 128(BX), Y2, Y2
+	VMOVDQU 32(AX), Y7
+	VPSRLW $4, Y7, Y7
+	VPAND 128(BX), Y7, Y7
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y8
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y11
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 16(SI), Y10
+	VPUNPCKLBW Y4, Y8, Y3
+	VPUNPCKHBW Y4, Y8, Y4
+	VPUNPCKLBW Y9, Y11, Y8
+	VPUNPCKHBW Y9, Y11, Y9
+	LONG $0x522de2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y14, Y3
+	VPSHUFB Y2, Y15, Y4
+	VPSHUFB Y7, Y14, Y8
+	VPSHUFB Y7, Y15, Y9
+	VPBROADCASTQ 24(SI), Y10
+	VMOVDQU 64(AX), Y2
+	VPAND 128(BX), Y2, Y2
+	VMOVDQU 96(AX), Y7
+	VPAND 128(BX), Y7, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	LONG $0x522dc2c4; BYTE $0xc3 // vpdpwssd %ymm11, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522de2c4; BYTE $0xeb // vpdpwssd %ymm3, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 32(SI), Y10
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y14, Y8
+	VPSHUFB Y2, Y15, Y4
+	VPSHUFB Y7, Y14, Y11
+	VPSHUFB Y7, Y15, Y9
+	VPBROADCASTQ 40(SI), Y10
+	VMOVDQU 64(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND 128(BX), Y2, Y2
+	VMOVDQU 96(AX), Y7
+	VPSRLW $4, Y7, Y7
+	VPAND 128(BX), Y7, Y7
+	VPUNPCKLBW Y4, Y8, Y3
+	VPUNPCKHBW Y4, Y8, Y4
+	VPUNPCKLBW Y9, Y11, Y8
+	VPUNPCKHBW Y9, Y11, Y9
+	LONG $0x522de2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 48(SI), Y10
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	LONG $0x522dc2c4; BYTE $0xc3 // vpdpwssd %ymm11, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522de2c4; BYTE $0xeb // vpdpwssd %ymm3, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y14, Y11
+	VPSHUFB Y2, Y15, Y4
+	VPSHUFB Y7, Y14, Y3
+	VPSHUFB Y7, Y15, Y9
+	VPBROADCASTQ 56(SI), Y10
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
 	VSHUFPS $0x88, Y1, Y0, Y10
 	VSHUFPS $0xDD, Y1, Y0, Y0
 	VBROADCASTSS 0(R9), Y3
@@ -1834,9 +3072,9 @@ scaled4:
 	VMOVUPS Y12, 32(SP)
 
 same4:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
 	VPAND 0(AX), Y15, Y8
 	VPSHUFB Y8, Y13, Y9
 	VPSHUFB Y8, Y14, Y10
@@ -2365,9 +3603,9 @@ scaled3:
 	VMOVUPS Y10, 32(SP)
 
 same3:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
 	VPAND 0(AX), Y13, Y6
 	VPSHUFB Y6, Y11, Y7
 	VPSHUFB Y6, Y12, Y8
@@ -2799,9 +4037,9 @@ scaled2:
 	VMOVUPS Y8, 32(SP)
 
 same2:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
 	VPAND 0(AX), Y11, Y4
 	VPSHUFB Y4, Y9, Y5
 	VPSHUFB Y4, Y10, Y6
@@ -3137,9 +4375,9 @@ scaled1:
 	VMOVUPS Y11, 32(SP)
 
 same1:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
 	VPAND 0(AX), Y14, Y2
 	VPAND 32(AX), Y14, Y7
 	VPSHUFB Y2, Y12, Y3
@@ -3304,6 +4542,1291 @@ same1:
 	VPMADDWD Y9, Y10, Y10
 	VPADDD Y3, Y5, Y5
 	VPADDD Y10, Y6, Y6
+	VSHUFPS $0x88, Y1, Y0, Y10
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y3
+	VPADDD Y0, Y10, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y10
+	VMULPS Y3, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y10
+	VMOVUPS Y10, 0(DI)
+	VSHUFPS $0x88, Y6, Y5, Y10
+	VSHUFPS $0xDD, Y6, Y5, Y5
+	VBROADCASTSS 0(R9), Y3
+	VPADDD Y5, Y10, Y5
+	VCVTDQ2PS Y5, Y5
+	VMOVUPS 32(DI), Y10
+	VMULPS Y3, Y5, Y5
+	VFMADD231PS 32(SP), Y5, Y10
+	VMOVUPS Y10, 32(DI)
+	ADDQ $192, AX
+	ADDQ $64, SI
+	ADDQ $4, R9
+	DECQ R11
+	DECQ R10
+	JNE  half1
+	VZEROUPPER
+	RET
+
+// func fixed3AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+TEXT ·fixed3AVXVNNI(SB), NOSPLIT, $64-96
+	MOVQ m+0(FP), R12
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ xscales+24(FP), R9
+	MOVQ ldx+32(FP), DX
+	MOVQ words+40(FP), AX
+	MOVQ scales+48(FP), R8
+	MOVQ table+64(FP), BX
+	MOVQ halves+80(FP), R10
+	CMPQ R12, $1
+	JEQ  kernel1
+	CMPQ R12, $2
+	JEQ  kernel2
+	CMPQ R12, $3
+	JEQ  kernel3
+
+kernel4:
+	VMOVDQU 0(BX), Y13
+	VMOVDQU 32(BX), Y14
+	VMOVDQU 64(BX), Y15
+	LEAQ (SI)(DX*2), R14
+	ADDQ DX, R14
+	VPXOR Y12, Y12, Y12
+	VMOVDQU Y12, 0(DI)
+	VMOVDQU Y12, 32(DI)
+	VMOVDQU Y12, 64(DI)
+	VMOVDQU Y12, 96(DI)
+	VMOVDQU Y12, 128(DI)
+	VMOVDQU Y12, 160(DI)
+	VMOVDQU Y12, 192(DI)
+	VMOVDQU Y12, 224(DI)
+	XORQ R11, R11
+
+half4:
+	TESTQ R11, R11
+	JNE  same4
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf164
+	JGT  f324
+	VCVTPH2PS 0(R8), Y11
+	VCVTPH2PS 16(R8), Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+bf164:
+	VPMOVZXWD 0(R8), Y11
+	VPSLLD $16, Y11, Y11
+	VPMOVZXWD 16(R8), Y12
+	VPSLLD $16, Y12, Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+f324:
+	VMOVUPS 0(R8), Y11
+	VMOVUPS 32(R8), Y12
+	ADDQ $64, R8
+
+scaled4:
+	VBROADCASTSS unit+72(FP), Y9
+	VMULPS Y9, Y11, Y11
+	VMOVUPS Y11, 0(SP)
+	VMULPS Y9, Y12, Y12
+	VMOVUPS Y12, 32(SP)
+
+same4:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	VPAND 0(AX), Y15, Y8
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VPAND 64(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VPAND 128(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VMOVDQU 96(BX), Y8
+	VPAND 0(AX), Y8, Y8
+	VPSRLW $1, Y8, Y8
+	VMOVDQU 96(BX), Y9
+	VPAND 64(AX), Y9, Y9
+	VPAVGB Y9, Y8, Y8
+	VMOVDQU 96(BX), Y9
+	VPAND 128(AX), Y9, Y9
+	VPAVGB Y9, Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y11
+	VMOVUPS Y11, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y11
+	VMOVUPS Y11, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y11
+	VMOVUPS Y11, 128(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 192(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 0(SP), Y6, Y11
+	VMOVUPS Y11, 192(DI)
+	VPAND 32(AX), Y15, Y8
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VPAND 96(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VPAND 160(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VMOVDQU 96(BX), Y8
+	VPAND 32(AX), Y8, Y8
+	VPSRLW $1, Y8, Y8
+	VMOVDQU 96(BX), Y9
+	VPAND 96(AX), Y9, Y9
+	VPAVGB Y9, Y8, Y8
+	VMOVDQU 96(BX), Y9
+	VPAND 160(AX), Y9, Y9
+	VPAVGB Y9, Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VPSRLW $4, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y11
+	VMOVUPS Y11, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y11
+	VMOVUPS Y11, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y11
+	VMOVUPS Y11, 160(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 224(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 32(SP), Y6, Y11
+	VMOVUPS Y11, 224(DI)
+	ADDQ $192, AX
+	ADDQ $64, SI
+	ADDQ $64, R14
+	ADDQ $16, R9
+	DECQ R11
+	DECQ R10
+	JNE  half4
+	VZEROUPPER
+	RET
+
+kernel3:
+	VMOVDQU 0(BX), Y11
+	VMOVDQU 32(BX), Y12
+	VMOVDQU 64(BX), Y13
+	VPXOR Y10, Y10, Y10
+	VMOVDQU Y10, 0(DI)
+	VMOVDQU Y10, 32(DI)
+	VMOVDQU Y10, 64(DI)
+	VMOVDQU Y10, 96(DI)
+	VMOVDQU Y10, 128(DI)
+	VMOVDQU Y10, 160(DI)
+	XORQ R11, R11
+
+half3:
+	TESTQ R11, R11
+	JNE  same3
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf163
+	JGT  f323
+	VCVTPH2PS 0(R8), Y9
+	VCVTPH2PS 16(R8), Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+bf163:
+	VPMOVZXWD 0(R8), Y9
+	VPSLLD $16, Y9, Y9
+	VPMOVZXWD 16(R8), Y10
+	VPSLLD $16, Y10, Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+f323:
+	VMOVUPS 0(R8), Y9
+	VMOVUPS 32(R8), Y10
+	ADDQ $64, R8
+
+scaled3:
+	VBROADCASTSS unit+72(FP), Y7
+	VMULPS Y7, Y9, Y9
+	VMOVUPS Y9, 0(SP)
+	VMULPS Y7, Y10, Y10
+	VMOVUPS Y10, 32(SP)
+
+same3:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	VPAND 0(AX), Y13, Y6
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VPAND 64(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VPAND 128(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VMOVDQU 96(BX), Y6
+	VPAND 0(AX), Y6, Y6
+	VPSRLW $1, Y6, Y6
+	VMOVDQU 96(BX), Y7
+	VPAND 64(AX), Y7, Y7
+	VPAVGB Y7, Y6, Y6
+	VMOVDQU 96(BX), Y7
+	VPAND 128(AX), Y7, Y7
+	VPAVGB Y7, Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y9
+	VMOVUPS Y9, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y9
+	VMOVUPS Y9, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y9
+	VMOVUPS Y9, 128(DI)
+	VPAND 32(AX), Y13, Y6
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VPAND 96(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VPAND 160(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VMOVDQU 96(BX), Y6
+	VPAND 32(AX), Y6, Y6
+	VPSRLW $1, Y6, Y6
+	VMOVDQU 96(BX), Y7
+	VPAND 96(AX), Y7, Y7
+	VPAVGB Y7, Y6, Y6
+	VMOVDQU 96(BX), Y7
+	VPAND 160(AX), Y7, Y7
+	VPAVGB Y7, Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VPSRLW $4, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y9
+	VMOVUPS Y9, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y9
+	VMOVUPS Y9, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y9
+	VMOVUPS Y9, 160(DI)
+	ADDQ $192, AX
+	ADDQ $64, SI
+	ADDQ $12, R9
+	DECQ R11
+	DECQ R10
+	JNE  half3
+	VZEROUPPER
+	RET
+
+kernel2:
+	VMOVDQU 0(BX), Y9
+	VMOVDQU 32(BX), Y10
+	VMOVDQU 64(BX), Y11
+	VPXOR Y8, Y8, Y8
+	VMOVDQU Y8, 0(DI)
+	VMOVDQU Y8, 32(DI)
+	VMOVDQU Y8, 64(DI)
+	VMOVDQU Y8, 96(DI)
+	XORQ R11, R11
+
+half2:
+	TESTQ R11, R11
+	JNE  same2
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf162
+	JGT  f322
+	VCVTPH2PS 0(R8), Y7
+	VCVTPH2PS 16(R8), Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+bf162:
+	VPMOVZXWD 0(R8), Y7
+	VPSLLD $16, Y7, Y7
+	VPMOVZXWD 16(R8), Y8
+	VPSLLD $16, Y8, Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+f322:
+	VMOVUPS 0(R8), Y7
+	VMOVUPS 32(R8), Y8
+	ADDQ $64, R8
+
+scaled2:
+	VBROADCASTSS unit+72(FP), Y5
+	VMULPS Y5, Y7, Y7
+	VMOVUPS Y7, 0(SP)
+	VMULPS Y5, Y8, Y8
+	VMOVUPS Y8, 32(SP)
+
+same2:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	VPAND 0(AX), Y11, Y4
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VPAND 64(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 128(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VMOVDQU 96(BX), Y4
+	VPAND 0(AX), Y4, Y4
+	VPSRLW $1, Y4, Y4
+	VMOVDQU 96(BX), Y5
+	VPAND 64(AX), Y5, Y5
+	VPAVGB Y5, Y4, Y4
+	VMOVDQU 96(BX), Y5
+	VPAND 128(AX), Y5, Y5
+	VPAVGB Y5, Y4, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y7
+	VMOVUPS Y7, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y7
+	VMOVUPS Y7, 64(DI)
+	VPAND 32(AX), Y11, Y4
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VPAND 96(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 160(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VMOVDQU 96(BX), Y4
+	VPAND 32(AX), Y4, Y4
+	VPSRLW $1, Y4, Y4
+	VMOVDQU 96(BX), Y5
+	VPAND 96(AX), Y5, Y5
+	VPAVGB Y5, Y4, Y4
+	VMOVDQU 96(BX), Y5
+	VPAND 160(AX), Y5, Y5
+	VPAVGB Y5, Y4, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VPSRLW $4, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y7
+	VMOVUPS Y7, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y7
+	VMOVUPS Y7, 96(DI)
+	ADDQ $192, AX
+	ADDQ $64, SI
+	ADDQ $8, R9
+	DECQ R11
+	DECQ R10
+	JNE  half2
+	VZEROUPPER
+	RET
+
+kernel1:
+	VMOVDQU 0(BX), Y12
+	VMOVDQU 32(BX), Y13
+	VMOVDQU 64(BX), Y14
+	VPXOR Y11, Y11, Y11
+	VMOVDQU Y11, 0(DI)
+	VMOVDQU Y11, 32(DI)
+	XORQ R11, R11
+
+half1:
+	TESTQ R11, R11
+	JNE  same1
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf161
+	JGT  f321
+	VCVTPH2PS 0(R8), Y10
+	VCVTPH2PS 16(R8), Y11
+	ADDQ $32, R8
+	JMP  scaled1
+
+bf161:
+	VPMOVZXWD 0(R8), Y10
+	VPSLLD $16, Y10, Y10
+	VPMOVZXWD 16(R8), Y11
+	VPSLLD $16, Y11, Y11
+	ADDQ $32, R8
+	JMP  scaled1
+
+f321:
+	VMOVUPS 0(R8), Y10
+	VMOVUPS 32(R8), Y11
+	ADDQ $64, R8
+
+scaled1:
+	VBROADCASTSS unit+72(FP), Y3
+	VMULPS Y3, Y10, Y10
+	VMOVUPS Y10, 0(SP)
+	VMULPS Y3, Y11, Y11
+	VMOVUPS Y11, 32(SP)
+
+same1:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	VPAND 0(AX), Y14, Y2
+	VPAND 32(AX), Y14, Y7
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 0(SI), Y10
+	VPSRLW $4, Y2, Y2
+	VPSRLW $4, Y7, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	VPMADDWD Y11, Y10, Y0
+	VPMADDWD Y4, Y10, Y1
+	VPMADDWD Y3, Y10, Y5
+	VPMADDWD Y9, Y10, Y6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 8(SI), Y10
+	VPAND 64(AX), Y14, Y2
+	VPAND 96(AX), Y14, Y7
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y8
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y11
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 16(SI), Y10
+	VPSRLW $4, Y2, Y2
+	VPSRLW $4, Y7, Y7
+	VPUNPCKLBW Y4, Y8, Y3
+	VPUNPCKHBW Y4, Y8, Y4
+	VPUNPCKLBW Y9, Y11, Y8
+	VPUNPCKHBW Y9, Y11, Y9
+	LONG $0x522de2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 24(SI), Y10
+	VPAND 128(AX), Y14, Y2
+	VPAND 160(AX), Y14, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	LONG $0x522dc2c4; BYTE $0xc3 // vpdpwssd %ymm11, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522de2c4; BYTE $0xeb // vpdpwssd %ymm3, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 32(SI), Y10
+	VPSRLW $4, Y2, Y2
+	VPSRLW $4, Y7, Y7
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y8
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y11
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 40(SI), Y10
+	VMOVDQU 96(BX), Y2
+	VPAND 0(AX), Y2, Y2
+	VPSRLW $1, Y2, Y2
+	VMOVDQU 96(BX), Y3
+	VPAND 64(AX), Y3, Y3
+	VPAVGB Y3, Y2, Y2
+	VMOVDQU 96(BX), Y3
+	VPAND 128(AX), Y3, Y3
+	VPAVGB Y3, Y2, Y2
+	VMOVDQU 96(BX), Y7
+	VPAND 32(AX), Y7, Y7
+	VPSRLW $1, Y7, Y7
+	VMOVDQU 96(BX), Y3
+	VPAND 96(AX), Y3, Y3
+	VPAVGB Y3, Y7, Y7
+	VMOVDQU 96(BX), Y3
+	VPAND 160(AX), Y3, Y3
+	VPAVGB Y3, Y7, Y7
+	VPUNPCKLBW Y4, Y8, Y3
+	VPUNPCKHBW Y4, Y8, Y4
+	VPUNPCKLBW Y9, Y11, Y8
+	VPUNPCKHBW Y9, Y11, Y9
+	LONG $0x522de2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 48(SI), Y10
+	VPSRLW $4, Y2, Y2
+	VPSRLW $4, Y7, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	LONG $0x522dc2c4; BYTE $0xc3 // vpdpwssd %ymm11, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522de2c4; BYTE $0xeb // vpdpwssd %ymm3, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 56(SI), Y10
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
 	VSHUFPS $0x88, Y1, Y0, Y10
 	VSHUFPS $0xDD, Y1, Y0, Y0
 	VBROADCASTSS 0(R9), Y3
@@ -3577,10 +6100,10 @@ scaled4:
 	VMOVUPS Y12, 32(SP)
 
 same4:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
 	VPAND 0(AX), Y15, Y8
 	VPSHUFB Y8, Y13, Y9
 	VPSHUFB Y8, Y14, Y10
@@ -4109,10 +6632,10 @@ scaled3:
 	VMOVUPS Y10, 32(SP)
 
 same3:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
 	VPAND 0(AX), Y13, Y6
 	VPSHUFB Y6, Y11, Y7
 	VPSHUFB Y6, Y12, Y8
@@ -4544,10 +7067,10 @@ scaled2:
 	VMOVUPS Y8, 32(SP)
 
 same2:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
 	VPAND 0(AX), Y11, Y4
 	VPSHUFB Y4, Y9, Y5
 	VPSHUFB Y4, Y10, Y6
@@ -4883,10 +7406,10 @@ scaled1:
 	VMOVUPS Y11, 32(SP)
 
 same1:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
 	VPAND 0(AX), Y14, Y2
 	VPAND 32(AX), Y14, Y7
 	VPSHUFB Y2, Y12, Y3
@@ -5051,6 +7574,1295 @@ same1:
 	VPMADDWD Y9, Y10, Y10
 	VPADDD Y3, Y5, Y5
 	VPADDD Y10, Y6, Y6
+	VSHUFPS $0x88, Y1, Y0, Y10
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y3
+	VPADDD Y0, Y10, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y10
+	VMULPS Y3, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y10
+	VMOVUPS Y10, 0(DI)
+	VSHUFPS $0x88, Y6, Y5, Y10
+	VSHUFPS $0xDD, Y6, Y5, Y5
+	VBROADCASTSS 0(R9), Y3
+	VPADDD Y5, Y10, Y5
+	VCVTDQ2PS Y5, Y5
+	VMOVUPS 32(DI), Y10
+	VMULPS Y3, Y5, Y5
+	VFMADD231PS 32(SP), Y5, Y10
+	VMOVUPS Y10, 32(DI)
+	ADDQ $256, AX
+	ADDQ $64, SI
+	ADDQ $4, R9
+	DECQ R11
+	DECQ R10
+	JNE  half1
+	VZEROUPPER
+	RET
+
+// func fixed4AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+TEXT ·fixed4AVXVNNI(SB), NOSPLIT, $64-96
+	MOVQ m+0(FP), R12
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ xscales+24(FP), R9
+	MOVQ ldx+32(FP), DX
+	MOVQ words+40(FP), AX
+	MOVQ scales+48(FP), R8
+	MOVQ table+64(FP), BX
+	MOVQ halves+80(FP), R10
+	CMPQ R12, $1
+	JEQ  kernel1
+	CMPQ R12, $2
+	JEQ  kernel2
+	CMPQ R12, $3
+	JEQ  kernel3
+
+kernel4:
+	VMOVDQU 0(BX), Y13
+	VMOVDQU 32(BX), Y14
+	VMOVDQU 64(BX), Y15
+	LEAQ (SI)(DX*2), R14
+	ADDQ DX, R14
+	VPXOR Y12, Y12, Y12
+	VMOVDQU Y12, 0(DI)
+	VMOVDQU Y12, 32(DI)
+	VMOVDQU Y12, 64(DI)
+	VMOVDQU Y12, 96(DI)
+	VMOVDQU Y12, 128(DI)
+	VMOVDQU Y12, 160(DI)
+	VMOVDQU Y12, 192(DI)
+	VMOVDQU Y12, 224(DI)
+	XORQ R11, R11
+
+half4:
+	TESTQ R11, R11
+	JNE  same4
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf164
+	JGT  f324
+	VCVTPH2PS 0(R8), Y11
+	VCVTPH2PS 16(R8), Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+bf164:
+	VPMOVZXWD 0(R8), Y11
+	VPSLLD $16, Y11, Y11
+	VPMOVZXWD 16(R8), Y12
+	VPSLLD $16, Y12, Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+f324:
+	VMOVUPS 0(R8), Y11
+	VMOVUPS 32(R8), Y12
+	ADDQ $64, R8
+
+scaled4:
+	VBROADCASTSS unit+72(FP), Y9
+	VMULPS Y9, Y11, Y11
+	VMOVUPS Y11, 0(SP)
+	VMULPS Y9, Y12, Y12
+	VMOVUPS Y12, 32(SP)
+
+same4:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	VPAND 0(AX), Y15, Y8
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VMOVDQU 0(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VPAND 64(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VMOVDQU 64(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VPAND 128(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VMOVDQU 128(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VPAND 192(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VMOVDQU 192(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y11
+	VMOVUPS Y11, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y11
+	VMOVUPS Y11, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y11
+	VMOVUPS Y11, 128(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 192(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 0(SP), Y6, Y11
+	VMOVUPS Y11, 192(DI)
+	VPAND 32(AX), Y15, Y8
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VMOVDQU 32(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VPAND 96(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VMOVDQU 96(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VPAND 160(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VMOVDQU 160(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VPAND 224(AX), Y15, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y9
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VMOVDQU 224(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND Y15, Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y13, Y12
+	VPSHUFB Y8, Y14, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y11
+	VMOVUPS Y11, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y11
+	VMOVUPS Y11, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y11
+	VMOVUPS Y11, 160(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 224(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 32(SP), Y6, Y11
+	VMOVUPS Y11, 224(DI)
+	ADDQ $256, AX
+	ADDQ $64, SI
+	ADDQ $64, R14
+	ADDQ $16, R9
+	DECQ R11
+	DECQ R10
+	JNE  half4
+	VZEROUPPER
+	RET
+
+kernel3:
+	VMOVDQU 0(BX), Y11
+	VMOVDQU 32(BX), Y12
+	VMOVDQU 64(BX), Y13
+	VPXOR Y10, Y10, Y10
+	VMOVDQU Y10, 0(DI)
+	VMOVDQU Y10, 32(DI)
+	VMOVDQU Y10, 64(DI)
+	VMOVDQU Y10, 96(DI)
+	VMOVDQU Y10, 128(DI)
+	VMOVDQU Y10, 160(DI)
+	XORQ R11, R11
+
+half3:
+	TESTQ R11, R11
+	JNE  same3
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf163
+	JGT  f323
+	VCVTPH2PS 0(R8), Y9
+	VCVTPH2PS 16(R8), Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+bf163:
+	VPMOVZXWD 0(R8), Y9
+	VPSLLD $16, Y9, Y9
+	VPMOVZXWD 16(R8), Y10
+	VPSLLD $16, Y10, Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+f323:
+	VMOVUPS 0(R8), Y9
+	VMOVUPS 32(R8), Y10
+	ADDQ $64, R8
+
+scaled3:
+	VBROADCASTSS unit+72(FP), Y7
+	VMULPS Y7, Y9, Y9
+	VMOVUPS Y9, 0(SP)
+	VMULPS Y7, Y10, Y10
+	VMOVUPS Y10, 32(SP)
+
+same3:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	VPAND 0(AX), Y13, Y6
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VMOVDQU 0(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VPAND 64(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VMOVDQU 64(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VPAND 128(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VMOVDQU 128(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VPAND 192(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VMOVDQU 192(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y9
+	VMOVUPS Y9, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y9
+	VMOVUPS Y9, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y9
+	VMOVUPS Y9, 128(DI)
+	VPAND 32(AX), Y13, Y6
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VMOVDQU 32(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VPAND 96(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VMOVDQU 96(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VPAND 160(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VMOVDQU 160(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VPAND 224(AX), Y13, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y7
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VMOVDQU 224(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND Y13, Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y11, Y10
+	VPSHUFB Y6, Y12, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y9
+	VMOVUPS Y9, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y9
+	VMOVUPS Y9, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y9
+	VMOVUPS Y9, 160(DI)
+	ADDQ $256, AX
+	ADDQ $64, SI
+	ADDQ $12, R9
+	DECQ R11
+	DECQ R10
+	JNE  half3
+	VZEROUPPER
+	RET
+
+kernel2:
+	VMOVDQU 0(BX), Y9
+	VMOVDQU 32(BX), Y10
+	VMOVDQU 64(BX), Y11
+	VPXOR Y8, Y8, Y8
+	VMOVDQU Y8, 0(DI)
+	VMOVDQU Y8, 32(DI)
+	VMOVDQU Y8, 64(DI)
+	VMOVDQU Y8, 96(DI)
+	XORQ R11, R11
+
+half2:
+	TESTQ R11, R11
+	JNE  same2
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf162
+	JGT  f322
+	VCVTPH2PS 0(R8), Y7
+	VCVTPH2PS 16(R8), Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+bf162:
+	VPMOVZXWD 0(R8), Y7
+	VPSLLD $16, Y7, Y7
+	VPMOVZXWD 16(R8), Y8
+	VPSLLD $16, Y8, Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+f322:
+	VMOVUPS 0(R8), Y7
+	VMOVUPS 32(R8), Y8
+	ADDQ $64, R8
+
+scaled2:
+	VBROADCASTSS unit+72(FP), Y5
+	VMULPS Y5, Y7, Y7
+	VMOVUPS Y7, 0(SP)
+	VMULPS Y5, Y8, Y8
+	VMOVUPS Y8, 32(SP)
+
+same2:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	VPAND 0(AX), Y11, Y4
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VMOVDQU 0(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VPAND 64(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VMOVDQU 64(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 128(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VMOVDQU 128(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VPAND 192(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VMOVDQU 192(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y7
+	VMOVUPS Y7, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y7
+	VMOVUPS Y7, 64(DI)
+	VPAND 32(AX), Y11, Y4
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VMOVDQU 32(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VPAND 96(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VMOVDQU 96(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 160(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VMOVDQU 160(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VPAND 224(AX), Y11, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y5
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VMOVDQU 224(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y11, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y9, Y8
+	VPSHUFB Y4, Y10, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y7
+	VMOVUPS Y7, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y7
+	VMOVUPS Y7, 96(DI)
+	ADDQ $256, AX
+	ADDQ $64, SI
+	ADDQ $8, R9
+	DECQ R11
+	DECQ R10
+	JNE  half2
+	VZEROUPPER
+	RET
+
+kernel1:
+	VMOVDQU 0(BX), Y12
+	VMOVDQU 32(BX), Y13
+	VMOVDQU 64(BX), Y14
+	VPXOR Y11, Y11, Y11
+	VMOVDQU Y11, 0(DI)
+	VMOVDQU Y11, 32(DI)
+	XORQ R11, R11
+
+half1:
+	TESTQ R11, R11
+	JNE  same1
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf161
+	JGT  f321
+	VCVTPH2PS 0(R8), Y10
+	VCVTPH2PS 16(R8), Y11
+	ADDQ $32, R8
+	JMP  scaled1
+
+bf161:
+	VPMOVZXWD 0(R8), Y10
+	VPSLLD $16, Y10, Y10
+	VPMOVZXWD 16(R8), Y11
+	VPSLLD $16, Y11, Y11
+	ADDQ $32, R8
+	JMP  scaled1
+
+f321:
+	VMOVUPS 0(R8), Y10
+	VMOVUPS 32(R8), Y11
+	ADDQ $64, R8
+
+scaled1:
+	VBROADCASTSS unit+72(FP), Y3
+	VMULPS Y3, Y10, Y10
+	VMOVUPS Y10, 0(SP)
+	VMULPS Y3, Y11, Y11
+	VMOVUPS Y11, 32(SP)
+
+same1:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	VPAND 0(AX), Y14, Y2
+	VPAND 32(AX), Y14, Y7
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 0(SI), Y10
+	VMOVDQU 0(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y14, Y2, Y2
+	VMOVDQU 32(AX), Y7
+	VPSRLW $4, Y7, Y7
+	VPAND Y14, Y7, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	VPMADDWD Y11, Y10, Y0
+	VPMADDWD Y4, Y10, Y1
+	VPMADDWD Y3, Y10, Y5
+	VPMADDWD Y9, Y10, Y6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 8(SI), Y10
+	VPAND 64(AX), Y14, Y2
+	VPAND 96(AX), Y14, Y7
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y8
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y11
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 16(SI), Y10
+	VMOVDQU 64(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y14, Y2, Y2
+	VMOVDQU 96(AX), Y7
+	VPSRLW $4, Y7, Y7
+	VPAND Y14, Y7, Y7
+	VPUNPCKLBW Y4, Y8, Y3
+	VPUNPCKHBW Y4, Y8, Y4
+	VPUNPCKLBW Y9, Y11, Y8
+	VPUNPCKHBW Y9, Y11, Y9
+	LONG $0x522de2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 24(SI), Y10
+	VPAND 128(AX), Y14, Y2
+	VPAND 160(AX), Y14, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	LONG $0x522dc2c4; BYTE $0xc3 // vpdpwssd %ymm11, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522de2c4; BYTE $0xeb // vpdpwssd %ymm3, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 32(SI), Y10
+	VMOVDQU 128(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y14, Y2, Y2
+	VMOVDQU 160(AX), Y7
+	VPSRLW $4, Y7, Y7
+	VPAND Y14, Y7, Y7
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y8
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y11
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 40(SI), Y10
+	VPAND 192(AX), Y14, Y2
+	VPAND 224(AX), Y14, Y7
+	VPUNPCKLBW Y4, Y8, Y3
+	VPUNPCKHBW Y4, Y8, Y4
+	VPUNPCKLBW Y9, Y11, Y8
+	VPUNPCKHBW Y9, Y11, Y9
+	LONG $0x522de2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y3
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y8
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 48(SI), Y10
+	VMOVDQU 192(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y14, Y2, Y2
+	VMOVDQU 224(AX), Y7
+	VPSRLW $4, Y7, Y7
+	VPAND Y14, Y7, Y7
+	VPUNPCKLBW Y4, Y3, Y11
+	VPUNPCKHBW Y4, Y3, Y4
+	VPUNPCKLBW Y9, Y8, Y3
+	VPUNPCKHBW Y9, Y8, Y9
+	LONG $0x522dc2c4; BYTE $0xc3 // vpdpwssd %ymm11, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522de2c4; BYTE $0xeb // vpdpwssd %ymm3, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
+	VPSHUFB Y2, Y12, Y11
+	VPSHUFB Y2, Y13, Y4
+	VPSHUFB Y7, Y12, Y3
+	VPSHUFB Y7, Y13, Y9
+	VPBROADCASTQ 56(SI), Y10
+	VPUNPCKLBW Y4, Y11, Y8
+	VPUNPCKHBW Y4, Y11, Y4
+	VPUNPCKLBW Y9, Y3, Y11
+	VPUNPCKHBW Y9, Y3, Y9
+	LONG $0x522dc2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm10, %ymm0
+	LONG $0x522de2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm10, %ymm1
+	LONG $0x522dc2c4; BYTE $0xeb // vpdpwssd %ymm11, %ymm10, %ymm5
+	LONG $0x522dc2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm10, %ymm6
 	VSHUFPS $0x88, Y1, Y0, Y10
 	VSHUFPS $0xDD, Y1, Y0, Y0
 	VBROADCASTSS 0(R9), Y3
@@ -5323,11 +9135,11 @@ scaled4:
 	VMOVUPS Y12, 32(SP)
 
 same4:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
-	PREFETCHT0 2304(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
 	VMOVDQU 256(AX), Y13
 	VMOVDQU 0(AX), Y8
 	VPAND 128(BX), Y8, Y8
@@ -5977,11 +9789,11 @@ scaled3:
 	VMOVUPS Y10, 32(SP)
 
 same3:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
-	PREFETCHT0 2304(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
 	VMOVDQU 256(AX), Y11
 	VMOVDQU 0(AX), Y6
 	VPAND 128(BX), Y6, Y6
@@ -6503,11 +10315,11 @@ scaled2:
 	VMOVUPS Y8, 32(SP)
 
 same2:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
-	PREFETCHT0 2304(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
 	VMOVDQU 256(AX), Y9
 	VPAND 0(AX), Y14, Y4
 	VPSHUFB Y4, Y10, Y5
@@ -6925,11 +10737,11 @@ scaled1:
 	VMOVUPS Y6, 32(SP)
 
 same1:
-	PREFETCHT0 2048(AX)
-	PREFETCHT0 2112(AX)
-	PREFETCHT0 2176(AX)
-	PREFETCHT0 2240(AX)
-	PREFETCHT0 2304(AX)
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
 	VMOVDQU 256(AX), Y7
 	VPAND 0(AX), Y12, Y2
 	VPSHUFB Y2, Y8, Y3
@@ -7191,6 +11003,1679 @@ same1:
 	VPMADDWD Y4, Y5, Y5
 	VPADDD Y6, Y0, Y0
 	VPADDD Y5, Y1, Y1
+	VSHUFPS $0x88, Y1, Y0, Y5
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y6
+	VPADDD Y0, Y5, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y5
+	VMULPS Y6, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ $320, AX
+	ADDQ $64, SI
+	ADDQ $4, R9
+	DECQ R11
+	DECQ R10
+	JNE  half1
+	VZEROUPPER
+	RET
+
+// func fixed5AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+TEXT ·fixed5AVXVNNI(SB), NOSPLIT, $64-96
+	MOVQ m+0(FP), R12
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ xscales+24(FP), R9
+	MOVQ ldx+32(FP), DX
+	MOVQ words+40(FP), AX
+	MOVQ scales+48(FP), R8
+	MOVQ table+64(FP), BX
+	MOVQ halves+80(FP), R10
+	CMPQ R12, $1
+	JEQ  kernel1
+	CMPQ R12, $2
+	JEQ  kernel2
+	CMPQ R12, $3
+	JEQ  kernel3
+
+kernel4:
+	VMOVDQU 0(BX), Y14
+	VMOVDQU 32(BX), Y15
+	LEAQ (SI)(DX*2), R14
+	ADDQ DX, R14
+	VPXOR Y12, Y12, Y12
+	VMOVDQU Y12, 0(DI)
+	VMOVDQU Y12, 32(DI)
+	VMOVDQU Y12, 64(DI)
+	VMOVDQU Y12, 96(DI)
+	VMOVDQU Y12, 128(DI)
+	VMOVDQU Y12, 160(DI)
+	VMOVDQU Y12, 192(DI)
+	VMOVDQU Y12, 224(DI)
+	XORQ R11, R11
+
+half4:
+	TESTQ R11, R11
+	JNE  same4
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf164
+	JGT  f324
+	VCVTPH2PS 0(R8), Y11
+	VCVTPH2PS 16(R8), Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+bf164:
+	VPMOVZXWD 0(R8), Y11
+	VPSLLD $16, Y11, Y11
+	VPMOVZXWD 16(R8), Y12
+	VPSLLD $16, Y12, Y12
+	ADDQ $32, R8
+	JMP  scaled4
+
+f324:
+	VMOVUPS 0(R8), Y11
+	VMOVUPS 32(R8), Y12
+	ADDQ $64, R8
+
+scaled4:
+	VBROADCASTSS unit+72(FP), Y9
+	VMULPS Y9, Y11, Y11
+	VMOVUPS Y11, 0(SP)
+	VMULPS Y9, Y12, Y12
+	VMOVUPS Y12, 32(SP)
+
+same4:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
+	VMOVDQU 256(AX), Y13
+	VMOVDQU 0(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VMOVDQU 0(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VMOVDQU 64(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VMOVDQU 64(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VMOVDQU 128(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VMOVDQU 128(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VMOVDQU 192(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VMOVDQU 192(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y11
+	VMOVUPS Y11, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y11
+	VMOVUPS Y11, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y11
+	VMOVUPS Y11, 128(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 192(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 0(SP), Y6, Y11
+	VMOVUPS Y11, 192(DI)
+	VMOVDQU 288(AX), Y13
+	VMOVDQU 32(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 0(SI), Y11
+	VMOVDQU 32(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	VPMADDWD Y12, Y11, Y0
+	VPMADDWD Y10, Y11, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y11
+	VPMADDWD Y12, Y11, Y2
+	VPMADDWD Y10, Y11, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y11
+	VPMADDWD Y12, Y11, Y4
+	VPMADDWD Y10, Y11, Y5
+	VPBROADCASTQ 0(R14), Y11
+	VPMADDWD Y12, Y11, Y6
+	VPMADDWD Y10, Y11, Y7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 8(SI), Y11
+	VMOVDQU 96(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 8(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 16(SI), Y11
+	VMOVDQU 96(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 16(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 24(SI), Y11
+	VMOVDQU 160(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 24(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 32(SI), Y11
+	VMOVDQU 160(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 32(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 40(SI), Y11
+	VMOVDQU 224(AX), Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 40(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y9
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y9, Y9
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 48(SI), Y11
+	VMOVDQU 224(AX), Y8
+	VPSRLW $4, Y8, Y8
+	VPAND 128(BX), Y8, Y8
+	VPUNPCKLBW Y10, Y9, Y12
+	VPUNPCKHBW Y10, Y9, Y10
+	LONG $0x5225c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 48(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VPSHUFB Y8, Y14, Y12
+	VPSHUFB Y8, Y15, Y10
+	VPADDB Y13, Y13, Y13
+	VMOVDQU 64(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y12, Y12
+	VMOVDQU 96(BX), Y11
+	VPSHUFB Y8, Y11, Y11
+	VPBLENDVB Y13, Y11, Y10, Y10
+	VPBROADCASTQ 56(SI), Y11
+	VPUNPCKLBW Y10, Y12, Y9
+	VPUNPCKHBW Y10, Y12, Y10
+	LONG $0x5225c2c4; BYTE $0xc1 // vpdpwssd %ymm9, %ymm11, %ymm0
+	LONG $0x5225c2c4; BYTE $0xca // vpdpwssd %ymm10, %ymm11, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y11
+	LONG $0x5225c2c4; BYTE $0xd1 // vpdpwssd %ymm9, %ymm11, %ymm2
+	LONG $0x5225c2c4; BYTE $0xda // vpdpwssd %ymm10, %ymm11, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y11
+	LONG $0x5225c2c4; BYTE $0xe1 // vpdpwssd %ymm9, %ymm11, %ymm4
+	LONG $0x5225c2c4; BYTE $0xea // vpdpwssd %ymm10, %ymm11, %ymm5
+	VPBROADCASTQ 56(R14), Y11
+	LONG $0x5225c2c4; BYTE $0xf1 // vpdpwssd %ymm9, %ymm11, %ymm6
+	LONG $0x5225c2c4; BYTE $0xfa // vpdpwssd %ymm10, %ymm11, %ymm7
+	VSHUFPS $0x88, Y1, Y0, Y11
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y12
+	VPADDD Y0, Y11, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y11
+	VMULPS Y12, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y11
+	VMOVUPS Y11, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y11
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y12
+	VPADDD Y2, Y11, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y11
+	VMULPS Y12, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y11
+	VMOVUPS Y11, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y11
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y12
+	VPADDD Y4, Y11, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y11
+	VMULPS Y12, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y11
+	VMOVUPS Y11, 160(DI)
+	VSHUFPS $0x88, Y7, Y6, Y11
+	VSHUFPS $0xDD, Y7, Y6, Y6
+	VBROADCASTSS 12(R9), Y12
+	VPADDD Y6, Y11, Y6
+	VCVTDQ2PS Y6, Y6
+	VMOVUPS 224(DI), Y11
+	VMULPS Y12, Y6, Y6
+	VFMADD231PS 32(SP), Y6, Y11
+	VMOVUPS Y11, 224(DI)
+	ADDQ $320, AX
+	ADDQ $64, SI
+	ADDQ $64, R14
+	ADDQ $16, R9
+	DECQ R11
+	DECQ R10
+	JNE  half4
+	VZEROUPPER
+	RET
+
+kernel3:
+	VMOVDQU 0(BX), Y12
+	VMOVDQU 32(BX), Y13
+	VMOVDQU 64(BX), Y14
+	VMOVDQU 96(BX), Y15
+	VPXOR Y10, Y10, Y10
+	VMOVDQU Y10, 0(DI)
+	VMOVDQU Y10, 32(DI)
+	VMOVDQU Y10, 64(DI)
+	VMOVDQU Y10, 96(DI)
+	VMOVDQU Y10, 128(DI)
+	VMOVDQU Y10, 160(DI)
+	XORQ R11, R11
+
+half3:
+	TESTQ R11, R11
+	JNE  same3
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf163
+	JGT  f323
+	VCVTPH2PS 0(R8), Y9
+	VCVTPH2PS 16(R8), Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+bf163:
+	VPMOVZXWD 0(R8), Y9
+	VPSLLD $16, Y9, Y9
+	VPMOVZXWD 16(R8), Y10
+	VPSLLD $16, Y10, Y10
+	ADDQ $32, R8
+	JMP  scaled3
+
+f323:
+	VMOVUPS 0(R8), Y9
+	VMOVUPS 32(R8), Y10
+	ADDQ $64, R8
+
+scaled3:
+	VBROADCASTSS unit+72(FP), Y7
+	VMULPS Y7, Y9, Y9
+	VMOVUPS Y9, 0(SP)
+	VMULPS Y7, Y10, Y10
+	VMOVUPS Y10, 32(SP)
+
+same3:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
+	VMOVDQU 256(AX), Y11
+	VMOVDQU 0(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VMOVDQU 0(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VMOVDQU 64(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VMOVDQU 64(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VMOVDQU 128(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VMOVDQU 128(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VMOVDQU 192(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VMOVDQU 192(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y9
+	VMOVUPS Y9, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y9
+	VMOVUPS Y9, 64(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 128(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 0(SP), Y4, Y9
+	VMOVUPS Y9, 128(DI)
+	VMOVDQU 288(AX), Y11
+	VMOVDQU 32(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 0(SI), Y9
+	VMOVDQU 32(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	VPMADDWD Y10, Y9, Y0
+	VPMADDWD Y8, Y9, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y9
+	VPMADDWD Y10, Y9, Y2
+	VPMADDWD Y8, Y9, Y3
+	VPBROADCASTQ 0(SI)(DX*2), Y9
+	VPMADDWD Y10, Y9, Y4
+	VPMADDWD Y8, Y9, Y5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 8(SI), Y9
+	VMOVDQU 96(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 8(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 16(SI), Y9
+	VMOVDQU 96(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 16(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 24(SI), Y9
+	VMOVDQU 160(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 24(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 32(SI), Y9
+	VMOVDQU 160(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 32(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 40(SI), Y9
+	VMOVDQU 224(AX), Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 40(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y7
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y7, Y7
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 48(SI), Y9
+	VMOVDQU 224(AX), Y6
+	VPSRLW $4, Y6, Y6
+	VPAND 128(BX), Y6, Y6
+	VPUNPCKLBW Y8, Y7, Y10
+	VPUNPCKHBW Y8, Y7, Y8
+	LONG $0x5235c2c4; BYTE $0xc2 // vpdpwssd %ymm10, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y9
+	LONG $0x5235c2c4; BYTE $0xd2 // vpdpwssd %ymm10, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 48(SI)(DX*2), Y9
+	LONG $0x5235c2c4; BYTE $0xe2 // vpdpwssd %ymm10, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VPSHUFB Y6, Y12, Y10
+	VPSHUFB Y6, Y13, Y8
+	VPADDB Y11, Y11, Y11
+	VPSHUFB Y6, Y14, Y9
+	VPBLENDVB Y11, Y9, Y10, Y10
+	VPSHUFB Y6, Y15, Y9
+	VPBLENDVB Y11, Y9, Y8, Y8
+	VPBROADCASTQ 56(SI), Y9
+	VPUNPCKLBW Y8, Y10, Y7
+	VPUNPCKHBW Y8, Y10, Y8
+	LONG $0x5235e2c4; BYTE $0xc7 // vpdpwssd %ymm7, %ymm9, %ymm0
+	LONG $0x5235c2c4; BYTE $0xc8 // vpdpwssd %ymm8, %ymm9, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y9
+	LONG $0x5235e2c4; BYTE $0xd7 // vpdpwssd %ymm7, %ymm9, %ymm2
+	LONG $0x5235c2c4; BYTE $0xd8 // vpdpwssd %ymm8, %ymm9, %ymm3
+	VPBROADCASTQ 56(SI)(DX*2), Y9
+	LONG $0x5235e2c4; BYTE $0xe7 // vpdpwssd %ymm7, %ymm9, %ymm4
+	LONG $0x5235c2c4; BYTE $0xe8 // vpdpwssd %ymm8, %ymm9, %ymm5
+	VSHUFPS $0x88, Y1, Y0, Y9
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y10
+	VPADDD Y0, Y9, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y9
+	VMULPS Y10, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y9
+	VMOVUPS Y9, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y9
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y10
+	VPADDD Y2, Y9, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y9
+	VMULPS Y10, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y9
+	VMOVUPS Y9, 96(DI)
+	VSHUFPS $0x88, Y5, Y4, Y9
+	VSHUFPS $0xDD, Y5, Y4, Y4
+	VBROADCASTSS 8(R9), Y10
+	VPADDD Y4, Y9, Y4
+	VCVTDQ2PS Y4, Y4
+	VMOVUPS 160(DI), Y9
+	VMULPS Y10, Y4, Y4
+	VFMADD231PS 32(SP), Y4, Y9
+	VMOVUPS Y9, 160(DI)
+	ADDQ $320, AX
+	ADDQ $64, SI
+	ADDQ $12, R9
+	DECQ R11
+	DECQ R10
+	JNE  half3
+	VZEROUPPER
+	RET
+
+kernel2:
+	VMOVDQU 0(BX), Y10
+	VMOVDQU 32(BX), Y11
+	VMOVDQU 64(BX), Y12
+	VMOVDQU 96(BX), Y13
+	VMOVDQU 128(BX), Y14
+	VPXOR Y8, Y8, Y8
+	VMOVDQU Y8, 0(DI)
+	VMOVDQU Y8, 32(DI)
+	VMOVDQU Y8, 64(DI)
+	VMOVDQU Y8, 96(DI)
+	XORQ R11, R11
+
+half2:
+	TESTQ R11, R11
+	JNE  same2
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf162
+	JGT  f322
+	VCVTPH2PS 0(R8), Y7
+	VCVTPH2PS 16(R8), Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+bf162:
+	VPMOVZXWD 0(R8), Y7
+	VPSLLD $16, Y7, Y7
+	VPMOVZXWD 16(R8), Y8
+	VPSLLD $16, Y8, Y8
+	ADDQ $32, R8
+	JMP  scaled2
+
+f322:
+	VMOVUPS 0(R8), Y7
+	VMOVUPS 32(R8), Y8
+	ADDQ $64, R8
+
+scaled2:
+	VBROADCASTSS unit+72(FP), Y5
+	VMULPS Y5, Y7, Y7
+	VMOVUPS Y7, 0(SP)
+	VMULPS Y5, Y8, Y8
+	VMOVUPS Y8, 32(SP)
+
+same2:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
+	VMOVDQU 256(AX), Y9
+	VPAND 0(AX), Y14, Y4
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VMOVDQU 0(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VPAND 64(AX), Y14, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VMOVDQU 64(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 128(AX), Y14, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VMOVDQU 128(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VPAND 192(AX), Y14, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VMOVDQU 192(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y7
+	VMOVUPS Y7, 0(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 64(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 0(SP), Y2, Y7
+	VMOVUPS Y7, 64(DI)
+	VMOVDQU 288(AX), Y9
+	VPAND 32(AX), Y14, Y4
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 0(SI), Y7
+	VMOVDQU 32(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	VPMADDWD Y8, Y7, Y0
+	VPMADDWD Y6, Y7, Y1
+	VPBROADCASTQ 0(SI)(DX*1), Y7
+	VPMADDWD Y8, Y7, Y2
+	VPMADDWD Y6, Y7, Y3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 8(SI), Y7
+	VPAND 96(AX), Y14, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 8(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 16(SI), Y7
+	VMOVDQU 96(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 16(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 24(SI), Y7
+	VPAND 160(AX), Y14, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 24(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 32(SI), Y7
+	VMOVDQU 160(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 32(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 40(SI), Y7
+	VPAND 224(AX), Y14, Y4
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 40(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y5
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y5, Y5
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 48(SI), Y7
+	VMOVDQU 224(AX), Y4
+	VPSRLW $4, Y4, Y4
+	VPAND Y14, Y4, Y4
+	VPUNPCKLBW Y6, Y5, Y8
+	VPUNPCKHBW Y6, Y5, Y6
+	LONG $0x5245c2c4; BYTE $0xc0 // vpdpwssd %ymm8, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 48(SI)(DX*1), Y7
+	LONG $0x5245c2c4; BYTE $0xd0 // vpdpwssd %ymm8, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VPSHUFB Y4, Y10, Y8
+	VPSHUFB Y4, Y11, Y6
+	VPADDB Y9, Y9, Y9
+	VPSHUFB Y4, Y12, Y7
+	VPBLENDVB Y9, Y7, Y8, Y8
+	VPSHUFB Y4, Y13, Y7
+	VPBLENDVB Y9, Y7, Y6, Y6
+	VPBROADCASTQ 56(SI), Y7
+	VPUNPCKLBW Y6, Y8, Y5
+	VPUNPCKHBW Y6, Y8, Y6
+	LONG $0x5245e2c4; BYTE $0xc5 // vpdpwssd %ymm5, %ymm7, %ymm0
+	LONG $0x5245e2c4; BYTE $0xce // vpdpwssd %ymm6, %ymm7, %ymm1
+	VPBROADCASTQ 56(SI)(DX*1), Y7
+	LONG $0x5245e2c4; BYTE $0xd5 // vpdpwssd %ymm5, %ymm7, %ymm2
+	LONG $0x5245e2c4; BYTE $0xde // vpdpwssd %ymm6, %ymm7, %ymm3
+	VSHUFPS $0x88, Y1, Y0, Y7
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y8
+	VPADDD Y0, Y7, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 32(DI), Y7
+	VMULPS Y8, Y0, Y0
+	VFMADD231PS 32(SP), Y0, Y7
+	VMOVUPS Y7, 32(DI)
+	VSHUFPS $0x88, Y3, Y2, Y7
+	VSHUFPS $0xDD, Y3, Y2, Y2
+	VBROADCASTSS 4(R9), Y8
+	VPADDD Y2, Y7, Y2
+	VCVTDQ2PS Y2, Y2
+	VMOVUPS 96(DI), Y7
+	VMULPS Y8, Y2, Y2
+	VFMADD231PS 32(SP), Y2, Y7
+	VMOVUPS Y7, 96(DI)
+	ADDQ $320, AX
+	ADDQ $64, SI
+	ADDQ $8, R9
+	DECQ R11
+	DECQ R10
+	JNE  half2
+	VZEROUPPER
+	RET
+
+kernel1:
+	VMOVDQU 0(BX), Y8
+	VMOVDQU 32(BX), Y9
+	VMOVDQU 64(BX), Y10
+	VMOVDQU 96(BX), Y11
+	VMOVDQU 128(BX), Y12
+	VPXOR Y6, Y6, Y6
+	VMOVDQU Y6, 0(DI)
+	VMOVDQU Y6, 32(DI)
+	XORQ R11, R11
+
+half1:
+	TESTQ R11, R11
+	JNE  same1
+	MOVQ group+88(FP), R11
+	CMPQ stype+56(FP), $1
+	JEQ  bf161
+	JGT  f321
+	VCVTPH2PS 0(R8), Y5
+	VCVTPH2PS 16(R8), Y6
+	ADDQ $32, R8
+	JMP  scaled1
+
+bf161:
+	VPMOVZXWD 0(R8), Y5
+	VPSLLD $16, Y5, Y5
+	VPMOVZXWD 16(R8), Y6
+	VPSLLD $16, Y6, Y6
+	ADDQ $32, R8
+	JMP  scaled1
+
+f321:
+	VMOVUPS 0(R8), Y5
+	VMOVUPS 32(R8), Y6
+	ADDQ $64, R8
+
+scaled1:
+	VBROADCASTSS unit+72(FP), Y3
+	VMULPS Y3, Y5, Y5
+	VMOVUPS Y5, 0(SP)
+	VMULPS Y3, Y6, Y6
+	VMOVUPS Y6, 32(SP)
+
+same1:
+	PREFETCHT0 4096(AX)
+	PREFETCHT0 4160(AX)
+	PREFETCHT0 4224(AX)
+	PREFETCHT0 4288(AX)
+	PREFETCHT0 4352(AX)
+	VMOVDQU 256(AX), Y7
+	VPAND 0(AX), Y12, Y2
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 0(SI), Y5
+	VMOVDQU 0(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	VPMADDWD Y6, Y5, Y0
+	VPMADDWD Y4, Y5, Y1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 8(SI), Y5
+	VPAND 64(AX), Y12, Y2
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 16(SI), Y5
+	VMOVDQU 64(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	LONG $0x5255e2c4; BYTE $0xc6 // vpdpwssd %ymm6, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 24(SI), Y5
+	VPAND 128(AX), Y12, Y2
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 32(SI), Y5
+	VMOVDQU 128(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	LONG $0x5255e2c4; BYTE $0xc6 // vpdpwssd %ymm6, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 40(SI), Y5
+	VPAND 192(AX), Y12, Y2
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 48(SI), Y5
+	VMOVDQU 192(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	LONG $0x5255e2c4; BYTE $0xc6 // vpdpwssd %ymm6, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 56(SI), Y5
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VSHUFPS $0x88, Y1, Y0, Y5
+	VSHUFPS $0xDD, Y1, Y0, Y0
+	VBROADCASTSS 0(R9), Y6
+	VPADDD Y0, Y5, Y0
+	VCVTDQ2PS Y0, Y0
+	VMOVUPS 0(DI), Y5
+	VMULPS Y6, Y0, Y0
+	VFMADD231PS 0(SP), Y0, Y5
+	VMOVUPS Y5, 0(DI)
+	VMOVDQU 288(AX), Y7
+	VPAND 32(AX), Y12, Y2
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 0(SI), Y5
+	VMOVDQU 32(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	VPMADDWD Y6, Y5, Y0
+	VPMADDWD Y4, Y5, Y1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 8(SI), Y5
+	VPAND 96(AX), Y12, Y2
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 16(SI), Y5
+	VMOVDQU 96(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	LONG $0x5255e2c4; BYTE $0xc6 // vpdpwssd %ymm6, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 24(SI), Y5
+	VPAND 160(AX), Y12, Y2
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 32(SI), Y5
+	VMOVDQU 160(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	LONG $0x5255e2c4; BYTE $0xc6 // vpdpwssd %ymm6, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 40(SI), Y5
+	VPAND 224(AX), Y12, Y2
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y3
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y3, Y3
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 48(SI), Y5
+	VMOVDQU 224(AX), Y2
+	VPSRLW $4, Y2, Y2
+	VPAND Y12, Y2, Y2
+	VPUNPCKLBW Y4, Y3, Y6
+	VPUNPCKHBW Y4, Y3, Y4
+	LONG $0x5255e2c4; BYTE $0xc6 // vpdpwssd %ymm6, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
+	VPSHUFB Y2, Y8, Y6
+	VPSHUFB Y2, Y9, Y4
+	VPADDB Y7, Y7, Y7
+	VPSHUFB Y2, Y10, Y5
+	VPBLENDVB Y7, Y5, Y6, Y6
+	VPSHUFB Y2, Y11, Y5
+	VPBLENDVB Y7, Y5, Y4, Y4
+	VPBROADCASTQ 56(SI), Y5
+	VPUNPCKLBW Y4, Y6, Y3
+	VPUNPCKHBW Y4, Y6, Y4
+	LONG $0x5255e2c4; BYTE $0xc3 // vpdpwssd %ymm3, %ymm5, %ymm0
+	LONG $0x5255e2c4; BYTE $0xcc // vpdpwssd %ymm4, %ymm5, %ymm1
 	VSHUFPS $0x88, Y1, Y0, Y5
 	VSHUFPS $0xDD, Y1, Y0, Y0
 	VBROADCASTSS 0(R9), Y6
@@ -9722,6 +15207,1629 @@ half6:
 	VZEROUPPER
 	RET
 
+// func gemmFixedAVXVNNI(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
+TEXT ·gemmFixedAVXVNNI(SB), NOSPLIT, $0-72
+	MOVQ m+0(FP), R13
+	MOVQ y+8(FP), R8
+	MOVQ ldy+16(FP), R12
+	MOVQ x+24(FP), SI
+	MOVQ xscales+32(FP), BX
+	MOVQ w+40(FP), AX
+	MOVQ scales+48(FP), CX
+	MOVQ halves+56(FP), R11
+	CMPQ R13, $6
+	JEQ  rows6
+	CMPQ R13, $5
+	JEQ  rows5
+	CMPQ R13, $4
+	JEQ  rows4
+	CMPQ R13, $3
+	JEQ  rows3
+	CMPQ R13, $2
+	JEQ  rows2
+
+rows1:
+	PREFETCHT0 0(R8)
+	CMPQ add+64(FP), $0
+	JNE  half1
+	VPXOR Y14, Y14, Y14
+	VMOVDQU Y14, 0(R8)
+	VMOVDQU Y14, 32(R8)
+
+half1:
+	VMOVDQU 0(AX), Y12
+	VMOVDQU 32(AX), Y13
+	VPBROADCASTD 0(SI), Y15
+	VPMADDWD Y12, Y15, Y0
+	VPMADDWD Y13, Y15, Y1
+	VMOVDQU 64(AX), Y12
+	VMOVDQU 96(AX), Y13
+	VPBROADCASTD 4(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 128(AX), Y12
+	VMOVDQU 160(AX), Y13
+	VPBROADCASTD 8(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 192(AX), Y12
+	VMOVDQU 224(AX), Y13
+	VPBROADCASTD 12(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 256(AX), Y12
+	VMOVDQU 288(AX), Y13
+	VPBROADCASTD 16(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 320(AX), Y12
+	VMOVDQU 352(AX), Y13
+	VPBROADCASTD 20(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 384(AX), Y12
+	VMOVDQU 416(AX), Y13
+	VPBROADCASTD 24(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 448(AX), Y12
+	VMOVDQU 480(AX), Y13
+	VPBROADCASTD 28(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 512(AX), Y12
+	VMOVDQU 544(AX), Y13
+	VPBROADCASTD 32(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 576(AX), Y12
+	VMOVDQU 608(AX), Y13
+	VPBROADCASTD 36(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 640(AX), Y12
+	VMOVDQU 672(AX), Y13
+	VPBROADCASTD 40(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 704(AX), Y12
+	VMOVDQU 736(AX), Y13
+	VPBROADCASTD 44(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 768(AX), Y12
+	VMOVDQU 800(AX), Y13
+	VPBROADCASTD 48(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 832(AX), Y12
+	VMOVDQU 864(AX), Y13
+	VPBROADCASTD 52(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 896(AX), Y12
+	VMOVDQU 928(AX), Y13
+	VPBROADCASTD 56(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVDQU 960(AX), Y12
+	VMOVDQU 992(AX), Y13
+	VPBROADCASTD 60(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VMOVUPS 0(CX), Y12
+	VMOVUPS 32(CX), Y13
+	VBROADCASTSS 0(BX), Y15
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS 0(R8), Y14
+	VFMADD231PS Y12, Y0, Y14
+	VMOVUPS Y14, 0(R8)
+	VCVTDQ2PS Y1, Y1
+	VMULPS Y15, Y1, Y1
+	VMOVUPS 32(R8), Y14
+	VFMADD231PS Y13, Y1, Y14
+	VMOVUPS Y14, 32(R8)
+	ADDQ $1024, AX
+	ADDQ $64, CX
+	ADDQ $4, BX
+	ADDQ $64, SI
+	DECQ R11
+	JNE  half1
+	VZEROUPPER
+	RET
+
+rows2:
+	PREFETCHT0 0(R8)
+	PREFETCHT0 0(R8)(R12*1)
+	CMPQ add+64(FP), $0
+	JNE  half2
+	VPXOR Y14, Y14, Y14
+	VMOVDQU Y14, 0(R8)
+	VMOVDQU Y14, 32(R8)
+	VMOVDQU Y14, 0(R8)(R12*1)
+	VMOVDQU Y14, 32(R8)(R12*1)
+
+half2:
+	VMOVDQU 0(AX), Y12
+	VMOVDQU 32(AX), Y13
+	VPBROADCASTD 0(SI), Y15
+	VPMADDWD Y12, Y15, Y0
+	VPMADDWD Y13, Y15, Y1
+	VPBROADCASTD 64(SI), Y15
+	VPMADDWD Y12, Y15, Y2
+	VPMADDWD Y13, Y15, Y3
+	VMOVDQU 64(AX), Y12
+	VMOVDQU 96(AX), Y13
+	VPBROADCASTD 4(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 68(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 128(AX), Y12
+	VMOVDQU 160(AX), Y13
+	VPBROADCASTD 8(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 72(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 192(AX), Y12
+	VMOVDQU 224(AX), Y13
+	VPBROADCASTD 12(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 76(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 256(AX), Y12
+	VMOVDQU 288(AX), Y13
+	VPBROADCASTD 16(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 80(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 320(AX), Y12
+	VMOVDQU 352(AX), Y13
+	VPBROADCASTD 20(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 84(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 384(AX), Y12
+	VMOVDQU 416(AX), Y13
+	VPBROADCASTD 24(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 88(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 448(AX), Y12
+	VMOVDQU 480(AX), Y13
+	VPBROADCASTD 28(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 92(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 512(AX), Y12
+	VMOVDQU 544(AX), Y13
+	VPBROADCASTD 32(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 96(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 576(AX), Y12
+	VMOVDQU 608(AX), Y13
+	VPBROADCASTD 36(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 100(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 640(AX), Y12
+	VMOVDQU 672(AX), Y13
+	VPBROADCASTD 40(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 104(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 704(AX), Y12
+	VMOVDQU 736(AX), Y13
+	VPBROADCASTD 44(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 108(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 768(AX), Y12
+	VMOVDQU 800(AX), Y13
+	VPBROADCASTD 48(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 112(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 832(AX), Y12
+	VMOVDQU 864(AX), Y13
+	VPBROADCASTD 52(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 116(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 896(AX), Y12
+	VMOVDQU 928(AX), Y13
+	VPBROADCASTD 56(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 120(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVDQU 960(AX), Y12
+	VMOVDQU 992(AX), Y13
+	VPBROADCASTD 60(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 124(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VMOVUPS 0(CX), Y12
+	VMOVUPS 32(CX), Y13
+	VBROADCASTSS 0(BX), Y15
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS 0(R8), Y14
+	VFMADD231PS Y12, Y0, Y14
+	VMOVUPS Y14, 0(R8)
+	VCVTDQ2PS Y1, Y1
+	VMULPS Y15, Y1, Y1
+	VMOVUPS 32(R8), Y14
+	VFMADD231PS Y13, Y1, Y14
+	VMOVUPS Y14, 32(R8)
+	VBROADCASTSS 4(BX), Y15
+	VCVTDQ2PS Y2, Y2
+	VMULPS Y15, Y2, Y2
+	VMOVUPS 0(R8)(R12*1), Y14
+	VFMADD231PS Y12, Y2, Y14
+	VMOVUPS Y14, 0(R8)(R12*1)
+	VCVTDQ2PS Y3, Y3
+	VMULPS Y15, Y3, Y3
+	VMOVUPS 32(R8)(R12*1), Y14
+	VFMADD231PS Y13, Y3, Y14
+	VMOVUPS Y14, 32(R8)(R12*1)
+	ADDQ $1024, AX
+	ADDQ $64, CX
+	ADDQ $8, BX
+	ADDQ $128, SI
+	DECQ R11
+	JNE  half2
+	VZEROUPPER
+	RET
+
+rows3:
+	PREFETCHT0 0(R8)
+	PREFETCHT0 0(R8)(R12*1)
+	PREFETCHT0 0(R8)(R12*2)
+	CMPQ add+64(FP), $0
+	JNE  half3
+	VPXOR Y14, Y14, Y14
+	VMOVDQU Y14, 0(R8)
+	VMOVDQU Y14, 32(R8)
+	VMOVDQU Y14, 0(R8)(R12*1)
+	VMOVDQU Y14, 32(R8)(R12*1)
+	VMOVDQU Y14, 0(R8)(R12*2)
+	VMOVDQU Y14, 32(R8)(R12*2)
+
+half3:
+	VMOVDQU 0(AX), Y12
+	VMOVDQU 32(AX), Y13
+	VPBROADCASTD 0(SI), Y15
+	VPMADDWD Y12, Y15, Y0
+	VPMADDWD Y13, Y15, Y1
+	VPBROADCASTD 64(SI), Y15
+	VPMADDWD Y12, Y15, Y2
+	VPMADDWD Y13, Y15, Y3
+	VPBROADCASTD 128(SI), Y15
+	VPMADDWD Y12, Y15, Y4
+	VPMADDWD Y13, Y15, Y5
+	VMOVDQU 64(AX), Y12
+	VMOVDQU 96(AX), Y13
+	VPBROADCASTD 4(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 68(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 132(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 128(AX), Y12
+	VMOVDQU 160(AX), Y13
+	VPBROADCASTD 8(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 72(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 136(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 192(AX), Y12
+	VMOVDQU 224(AX), Y13
+	VPBROADCASTD 12(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 76(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 140(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 256(AX), Y12
+	VMOVDQU 288(AX), Y13
+	VPBROADCASTD 16(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 80(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 144(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 320(AX), Y12
+	VMOVDQU 352(AX), Y13
+	VPBROADCASTD 20(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 84(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 148(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 384(AX), Y12
+	VMOVDQU 416(AX), Y13
+	VPBROADCASTD 24(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 88(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 152(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 448(AX), Y12
+	VMOVDQU 480(AX), Y13
+	VPBROADCASTD 28(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 92(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 156(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 512(AX), Y12
+	VMOVDQU 544(AX), Y13
+	VPBROADCASTD 32(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 96(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 160(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 576(AX), Y12
+	VMOVDQU 608(AX), Y13
+	VPBROADCASTD 36(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 100(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 164(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 640(AX), Y12
+	VMOVDQU 672(AX), Y13
+	VPBROADCASTD 40(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 104(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 168(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 704(AX), Y12
+	VMOVDQU 736(AX), Y13
+	VPBROADCASTD 44(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 108(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 172(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 768(AX), Y12
+	VMOVDQU 800(AX), Y13
+	VPBROADCASTD 48(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 112(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 176(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 832(AX), Y12
+	VMOVDQU 864(AX), Y13
+	VPBROADCASTD 52(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 116(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 180(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 896(AX), Y12
+	VMOVDQU 928(AX), Y13
+	VPBROADCASTD 56(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 120(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 184(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVDQU 960(AX), Y12
+	VMOVDQU 992(AX), Y13
+	VPBROADCASTD 60(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 124(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 188(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VMOVUPS 0(CX), Y12
+	VMOVUPS 32(CX), Y13
+	VBROADCASTSS 0(BX), Y15
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS 0(R8), Y14
+	VFMADD231PS Y12, Y0, Y14
+	VMOVUPS Y14, 0(R8)
+	VCVTDQ2PS Y1, Y1
+	VMULPS Y15, Y1, Y1
+	VMOVUPS 32(R8), Y14
+	VFMADD231PS Y13, Y1, Y14
+	VMOVUPS Y14, 32(R8)
+	VBROADCASTSS 4(BX), Y15
+	VCVTDQ2PS Y2, Y2
+	VMULPS Y15, Y2, Y2
+	VMOVUPS 0(R8)(R12*1), Y14
+	VFMADD231PS Y12, Y2, Y14
+	VMOVUPS Y14, 0(R8)(R12*1)
+	VCVTDQ2PS Y3, Y3
+	VMULPS Y15, Y3, Y3
+	VMOVUPS 32(R8)(R12*1), Y14
+	VFMADD231PS Y13, Y3, Y14
+	VMOVUPS Y14, 32(R8)(R12*1)
+	VBROADCASTSS 8(BX), Y15
+	VCVTDQ2PS Y4, Y4
+	VMULPS Y15, Y4, Y4
+	VMOVUPS 0(R8)(R12*2), Y14
+	VFMADD231PS Y12, Y4, Y14
+	VMOVUPS Y14, 0(R8)(R12*2)
+	VCVTDQ2PS Y5, Y5
+	VMULPS Y15, Y5, Y5
+	VMOVUPS 32(R8)(R12*2), Y14
+	VFMADD231PS Y13, Y5, Y14
+	VMOVUPS Y14, 32(R8)(R12*2)
+	ADDQ $1024, AX
+	ADDQ $64, CX
+	ADDQ $12, BX
+	ADDQ $192, SI
+	DECQ R11
+	JNE  half3
+	VZEROUPPER
+	RET
+
+rows4:
+	LEAQ (R8)(R12*2), R9
+	ADDQ R12, R9
+	PREFETCHT0 0(R8)
+	PREFETCHT0 0(R8)(R12*1)
+	PREFETCHT0 0(R8)(R12*2)
+	PREFETCHT0 0(R9)
+	CMPQ add+64(FP), $0
+	JNE  half4
+	VPXOR Y14, Y14, Y14
+	VMOVDQU Y14, 0(R8)
+	VMOVDQU Y14, 32(R8)
+	VMOVDQU Y14, 0(R8)(R12*1)
+	VMOVDQU Y14, 32(R8)(R12*1)
+	VMOVDQU Y14, 0(R8)(R12*2)
+	VMOVDQU Y14, 32(R8)(R12*2)
+	VMOVDQU Y14, 0(R9)
+	VMOVDQU Y14, 32(R9)
+
+half4:
+	VMOVDQU 0(AX), Y12
+	VMOVDQU 32(AX), Y13
+	VPBROADCASTD 0(SI), Y15
+	VPMADDWD Y12, Y15, Y0
+	VPMADDWD Y13, Y15, Y1
+	VPBROADCASTD 64(SI), Y15
+	VPMADDWD Y12, Y15, Y2
+	VPMADDWD Y13, Y15, Y3
+	VPBROADCASTD 128(SI), Y15
+	VPMADDWD Y12, Y15, Y4
+	VPMADDWD Y13, Y15, Y5
+	VPBROADCASTD 192(SI), Y15
+	VPMADDWD Y12, Y15, Y6
+	VPMADDWD Y13, Y15, Y7
+	VMOVDQU 64(AX), Y12
+	VMOVDQU 96(AX), Y13
+	VPBROADCASTD 4(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 68(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 132(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 196(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 128(AX), Y12
+	VMOVDQU 160(AX), Y13
+	VPBROADCASTD 8(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 72(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 136(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 200(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 192(AX), Y12
+	VMOVDQU 224(AX), Y13
+	VPBROADCASTD 12(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 76(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 140(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 204(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 256(AX), Y12
+	VMOVDQU 288(AX), Y13
+	VPBROADCASTD 16(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 80(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 144(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 208(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 320(AX), Y12
+	VMOVDQU 352(AX), Y13
+	VPBROADCASTD 20(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 84(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 148(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 212(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 384(AX), Y12
+	VMOVDQU 416(AX), Y13
+	VPBROADCASTD 24(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 88(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 152(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 216(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 448(AX), Y12
+	VMOVDQU 480(AX), Y13
+	VPBROADCASTD 28(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 92(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 156(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 220(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 512(AX), Y12
+	VMOVDQU 544(AX), Y13
+	VPBROADCASTD 32(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 96(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 160(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 224(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 576(AX), Y12
+	VMOVDQU 608(AX), Y13
+	VPBROADCASTD 36(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 100(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 164(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 228(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 640(AX), Y12
+	VMOVDQU 672(AX), Y13
+	VPBROADCASTD 40(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 104(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 168(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 232(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 704(AX), Y12
+	VMOVDQU 736(AX), Y13
+	VPBROADCASTD 44(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 108(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 172(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 236(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 768(AX), Y12
+	VMOVDQU 800(AX), Y13
+	VPBROADCASTD 48(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 112(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 176(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 240(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 832(AX), Y12
+	VMOVDQU 864(AX), Y13
+	VPBROADCASTD 52(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 116(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 180(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 244(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 896(AX), Y12
+	VMOVDQU 928(AX), Y13
+	VPBROADCASTD 56(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 120(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 184(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 248(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVDQU 960(AX), Y12
+	VMOVDQU 992(AX), Y13
+	VPBROADCASTD 60(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 124(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 188(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 252(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VMOVUPS 0(CX), Y12
+	VMOVUPS 32(CX), Y13
+	VBROADCASTSS 0(BX), Y15
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS 0(R8), Y14
+	VFMADD231PS Y12, Y0, Y14
+	VMOVUPS Y14, 0(R8)
+	VCVTDQ2PS Y1, Y1
+	VMULPS Y15, Y1, Y1
+	VMOVUPS 32(R8), Y14
+	VFMADD231PS Y13, Y1, Y14
+	VMOVUPS Y14, 32(R8)
+	VBROADCASTSS 4(BX), Y15
+	VCVTDQ2PS Y2, Y2
+	VMULPS Y15, Y2, Y2
+	VMOVUPS 0(R8)(R12*1), Y14
+	VFMADD231PS Y12, Y2, Y14
+	VMOVUPS Y14, 0(R8)(R12*1)
+	VCVTDQ2PS Y3, Y3
+	VMULPS Y15, Y3, Y3
+	VMOVUPS 32(R8)(R12*1), Y14
+	VFMADD231PS Y13, Y3, Y14
+	VMOVUPS Y14, 32(R8)(R12*1)
+	VBROADCASTSS 8(BX), Y15
+	VCVTDQ2PS Y4, Y4
+	VMULPS Y15, Y4, Y4
+	VMOVUPS 0(R8)(R12*2), Y14
+	VFMADD231PS Y12, Y4, Y14
+	VMOVUPS Y14, 0(R8)(R12*2)
+	VCVTDQ2PS Y5, Y5
+	VMULPS Y15, Y5, Y5
+	VMOVUPS 32(R8)(R12*2), Y14
+	VFMADD231PS Y13, Y5, Y14
+	VMOVUPS Y14, 32(R8)(R12*2)
+	VBROADCASTSS 12(BX), Y15
+	VCVTDQ2PS Y6, Y6
+	VMULPS Y15, Y6, Y6
+	VMOVUPS 0(R9), Y14
+	VFMADD231PS Y12, Y6, Y14
+	VMOVUPS Y14, 0(R9)
+	VCVTDQ2PS Y7, Y7
+	VMULPS Y15, Y7, Y7
+	VMOVUPS 32(R9), Y14
+	VFMADD231PS Y13, Y7, Y14
+	VMOVUPS Y14, 32(R9)
+	ADDQ $1024, AX
+	ADDQ $64, CX
+	ADDQ $16, BX
+	ADDQ $256, SI
+	DECQ R11
+	JNE  half4
+	VZEROUPPER
+	RET
+
+rows5:
+	LEAQ (R8)(R12*2), R9
+	ADDQ R12, R9
+	PREFETCHT0 0(R8)
+	PREFETCHT0 0(R8)(R12*1)
+	PREFETCHT0 0(R8)(R12*2)
+	PREFETCHT0 0(R9)
+	PREFETCHT0 0(R9)(R12*1)
+	CMPQ add+64(FP), $0
+	JNE  half5
+	VPXOR Y14, Y14, Y14
+	VMOVDQU Y14, 0(R8)
+	VMOVDQU Y14, 32(R8)
+	VMOVDQU Y14, 0(R8)(R12*1)
+	VMOVDQU Y14, 32(R8)(R12*1)
+	VMOVDQU Y14, 0(R8)(R12*2)
+	VMOVDQU Y14, 32(R8)(R12*2)
+	VMOVDQU Y14, 0(R9)
+	VMOVDQU Y14, 32(R9)
+	VMOVDQU Y14, 0(R9)(R12*1)
+	VMOVDQU Y14, 32(R9)(R12*1)
+
+half5:
+	VMOVDQU 0(AX), Y12
+	VMOVDQU 32(AX), Y13
+	VPBROADCASTD 0(SI), Y15
+	VPMADDWD Y12, Y15, Y0
+	VPMADDWD Y13, Y15, Y1
+	VPBROADCASTD 64(SI), Y15
+	VPMADDWD Y12, Y15, Y2
+	VPMADDWD Y13, Y15, Y3
+	VPBROADCASTD 128(SI), Y15
+	VPMADDWD Y12, Y15, Y4
+	VPMADDWD Y13, Y15, Y5
+	VPBROADCASTD 192(SI), Y15
+	VPMADDWD Y12, Y15, Y6
+	VPMADDWD Y13, Y15, Y7
+	VPBROADCASTD 256(SI), Y15
+	VPMADDWD Y12, Y15, Y8
+	VPMADDWD Y13, Y15, Y9
+	VMOVDQU 64(AX), Y12
+	VMOVDQU 96(AX), Y13
+	VPBROADCASTD 4(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 68(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 132(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 196(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 260(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 128(AX), Y12
+	VMOVDQU 160(AX), Y13
+	VPBROADCASTD 8(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 72(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 136(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 200(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 264(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 192(AX), Y12
+	VMOVDQU 224(AX), Y13
+	VPBROADCASTD 12(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 76(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 140(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 204(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 268(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 256(AX), Y12
+	VMOVDQU 288(AX), Y13
+	VPBROADCASTD 16(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 80(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 144(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 208(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 272(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 320(AX), Y12
+	VMOVDQU 352(AX), Y13
+	VPBROADCASTD 20(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 84(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 148(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 212(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 276(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 384(AX), Y12
+	VMOVDQU 416(AX), Y13
+	VPBROADCASTD 24(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 88(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 152(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 216(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 280(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 448(AX), Y12
+	VMOVDQU 480(AX), Y13
+	VPBROADCASTD 28(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 92(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 156(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 220(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 284(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 512(AX), Y12
+	VMOVDQU 544(AX), Y13
+	VPBROADCASTD 32(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 96(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 160(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 224(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 288(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 576(AX), Y12
+	VMOVDQU 608(AX), Y13
+	VPBROADCASTD 36(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 100(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 164(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 228(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 292(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 640(AX), Y12
+	VMOVDQU 672(AX), Y13
+	VPBROADCASTD 40(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 104(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 168(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 232(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 296(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 704(AX), Y12
+	VMOVDQU 736(AX), Y13
+	VPBROADCASTD 44(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 108(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 172(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 236(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 300(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 768(AX), Y12
+	VMOVDQU 800(AX), Y13
+	VPBROADCASTD 48(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 112(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 176(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 240(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 304(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 832(AX), Y12
+	VMOVDQU 864(AX), Y13
+	VPBROADCASTD 52(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 116(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 180(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 244(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 308(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 896(AX), Y12
+	VMOVDQU 928(AX), Y13
+	VPBROADCASTD 56(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 120(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 184(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 248(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 312(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVDQU 960(AX), Y12
+	VMOVDQU 992(AX), Y13
+	VPBROADCASTD 60(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 124(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 188(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 252(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 316(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VMOVUPS 0(CX), Y12
+	VMOVUPS 32(CX), Y13
+	VBROADCASTSS 0(BX), Y15
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS 0(R8), Y14
+	VFMADD231PS Y12, Y0, Y14
+	VMOVUPS Y14, 0(R8)
+	VCVTDQ2PS Y1, Y1
+	VMULPS Y15, Y1, Y1
+	VMOVUPS 32(R8), Y14
+	VFMADD231PS Y13, Y1, Y14
+	VMOVUPS Y14, 32(R8)
+	VBROADCASTSS 4(BX), Y15
+	VCVTDQ2PS Y2, Y2
+	VMULPS Y15, Y2, Y2
+	VMOVUPS 0(R8)(R12*1), Y14
+	VFMADD231PS Y12, Y2, Y14
+	VMOVUPS Y14, 0(R8)(R12*1)
+	VCVTDQ2PS Y3, Y3
+	VMULPS Y15, Y3, Y3
+	VMOVUPS 32(R8)(R12*1), Y14
+	VFMADD231PS Y13, Y3, Y14
+	VMOVUPS Y14, 32(R8)(R12*1)
+	VBROADCASTSS 8(BX), Y15
+	VCVTDQ2PS Y4, Y4
+	VMULPS Y15, Y4, Y4
+	VMOVUPS 0(R8)(R12*2), Y14
+	VFMADD231PS Y12, Y4, Y14
+	VMOVUPS Y14, 0(R8)(R12*2)
+	VCVTDQ2PS Y5, Y5
+	VMULPS Y15, Y5, Y5
+	VMOVUPS 32(R8)(R12*2), Y14
+	VFMADD231PS Y13, Y5, Y14
+	VMOVUPS Y14, 32(R8)(R12*2)
+	VBROADCASTSS 12(BX), Y15
+	VCVTDQ2PS Y6, Y6
+	VMULPS Y15, Y6, Y6
+	VMOVUPS 0(R9), Y14
+	VFMADD231PS Y12, Y6, Y14
+	VMOVUPS Y14, 0(R9)
+	VCVTDQ2PS Y7, Y7
+	VMULPS Y15, Y7, Y7
+	VMOVUPS 32(R9), Y14
+	VFMADD231PS Y13, Y7, Y14
+	VMOVUPS Y14, 32(R9)
+	VBROADCASTSS 16(BX), Y15
+	VCVTDQ2PS Y8, Y8
+	VMULPS Y15, Y8, Y8
+	VMOVUPS 0(R9)(R12*1), Y14
+	VFMADD231PS Y12, Y8, Y14
+	VMOVUPS Y14, 0(R9)(R12*1)
+	VCVTDQ2PS Y9, Y9
+	VMULPS Y15, Y9, Y9
+	VMOVUPS 32(R9)(R12*1), Y14
+	VFMADD231PS Y13, Y9, Y14
+	VMOVUPS Y14, 32(R9)(R12*1)
+	ADDQ $1024, AX
+	ADDQ $64, CX
+	ADDQ $20, BX
+	ADDQ $320, SI
+	DECQ R11
+	JNE  half5
+	VZEROUPPER
+	RET
+
+rows6:
+	LEAQ (R8)(R12*2), R9
+	ADDQ R12, R9
+	PREFETCHT0 0(R8)
+	PREFETCHT0 0(R8)(R12*1)
+	PREFETCHT0 0(R8)(R12*2)
+	PREFETCHT0 0(R9)
+	PREFETCHT0 0(R9)(R12*1)
+	PREFETCHT0 0(R9)(R12*2)
+	CMPQ add+64(FP), $0
+	JNE  half6
+	VPXOR Y14, Y14, Y14
+	VMOVDQU Y14, 0(R8)
+	VMOVDQU Y14, 32(R8)
+	VMOVDQU Y14, 0(R8)(R12*1)
+	VMOVDQU Y14, 32(R8)(R12*1)
+	VMOVDQU Y14, 0(R8)(R12*2)
+	VMOVDQU Y14, 32(R8)(R12*2)
+	VMOVDQU Y14, 0(R9)
+	VMOVDQU Y14, 32(R9)
+	VMOVDQU Y14, 0(R9)(R12*1)
+	VMOVDQU Y14, 32(R9)(R12*1)
+	VMOVDQU Y14, 0(R9)(R12*2)
+	VMOVDQU Y14, 32(R9)(R12*2)
+
+half6:
+	VMOVDQU 0(AX), Y12
+	VMOVDQU 32(AX), Y13
+	VPBROADCASTD 0(SI), Y15
+	VPMADDWD Y12, Y15, Y0
+	VPMADDWD Y13, Y15, Y1
+	VPBROADCASTD 64(SI), Y15
+	VPMADDWD Y12, Y15, Y2
+	VPMADDWD Y13, Y15, Y3
+	VPBROADCASTD 128(SI), Y15
+	VPMADDWD Y12, Y15, Y4
+	VPMADDWD Y13, Y15, Y5
+	VPBROADCASTD 192(SI), Y15
+	VPMADDWD Y12, Y15, Y6
+	VPMADDWD Y13, Y15, Y7
+	VPBROADCASTD 256(SI), Y15
+	VPMADDWD Y12, Y15, Y8
+	VPMADDWD Y13, Y15, Y9
+	VPBROADCASTD 320(SI), Y15
+	VPMADDWD Y12, Y15, Y10
+	VPMADDWD Y13, Y15, Y11
+	VMOVDQU 64(AX), Y12
+	VMOVDQU 96(AX), Y13
+	VPBROADCASTD 4(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 68(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 132(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 196(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 260(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 324(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 128(AX), Y12
+	VMOVDQU 160(AX), Y13
+	VPBROADCASTD 8(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 72(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 136(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 200(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 264(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 328(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 192(AX), Y12
+	VMOVDQU 224(AX), Y13
+	VPBROADCASTD 12(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 76(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 140(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 204(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 268(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 332(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 256(AX), Y12
+	VMOVDQU 288(AX), Y13
+	VPBROADCASTD 16(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 80(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 144(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 208(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 272(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 336(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 320(AX), Y12
+	VMOVDQU 352(AX), Y13
+	VPBROADCASTD 20(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 84(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 148(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 212(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 276(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 340(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 384(AX), Y12
+	VMOVDQU 416(AX), Y13
+	VPBROADCASTD 24(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 88(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 152(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 216(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 280(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 344(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 448(AX), Y12
+	VMOVDQU 480(AX), Y13
+	VPBROADCASTD 28(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 92(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 156(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 220(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 284(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 348(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 512(AX), Y12
+	VMOVDQU 544(AX), Y13
+	VPBROADCASTD 32(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 96(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 160(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 224(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 288(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 352(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 576(AX), Y12
+	VMOVDQU 608(AX), Y13
+	VPBROADCASTD 36(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 100(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 164(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 228(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 292(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 356(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 640(AX), Y12
+	VMOVDQU 672(AX), Y13
+	VPBROADCASTD 40(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 104(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 168(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 232(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 296(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 360(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 704(AX), Y12
+	VMOVDQU 736(AX), Y13
+	VPBROADCASTD 44(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 108(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 172(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 236(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 300(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 364(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 768(AX), Y12
+	VMOVDQU 800(AX), Y13
+	VPBROADCASTD 48(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 112(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 176(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 240(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 304(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 368(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 832(AX), Y12
+	VMOVDQU 864(AX), Y13
+	VPBROADCASTD 52(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 116(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 180(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 244(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 308(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 372(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 896(AX), Y12
+	VMOVDQU 928(AX), Y13
+	VPBROADCASTD 56(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 120(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 184(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 248(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 312(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 376(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVDQU 960(AX), Y12
+	VMOVDQU 992(AX), Y13
+	VPBROADCASTD 60(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm0
+	LONG $0x5205c2c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm1
+	VPBROADCASTD 124(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm2
+	LONG $0x5205c2c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm3
+	VPBROADCASTD 188(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xe4 // vpdpwssd %ymm12, %ymm15, %ymm4
+	LONG $0x5205c2c4; BYTE $0xed // vpdpwssd %ymm13, %ymm15, %ymm5
+	VPBROADCASTD 252(SI), Y15
+	LONG $0x5205c2c4; BYTE $0xf4 // vpdpwssd %ymm12, %ymm15, %ymm6
+	LONG $0x5205c2c4; BYTE $0xfd // vpdpwssd %ymm13, %ymm15, %ymm7
+	VPBROADCASTD 316(SI), Y15
+	LONG $0x520542c4; BYTE $0xc4 // vpdpwssd %ymm12, %ymm15, %ymm8
+	LONG $0x520542c4; BYTE $0xcd // vpdpwssd %ymm13, %ymm15, %ymm9
+	VPBROADCASTD 380(SI), Y15
+	LONG $0x520542c4; BYTE $0xd4 // vpdpwssd %ymm12, %ymm15, %ymm10
+	LONG $0x520542c4; BYTE $0xdd // vpdpwssd %ymm13, %ymm15, %ymm11
+	VMOVUPS 0(CX), Y12
+	VMOVUPS 32(CX), Y13
+	VBROADCASTSS 0(BX), Y15
+	VCVTDQ2PS Y0, Y0
+	VMULPS Y15, Y0, Y0
+	VMOVUPS 0(R8), Y14
+	VFMADD231PS Y12, Y0, Y14
+	VMOVUPS Y14, 0(R8)
+	VCVTDQ2PS Y1, Y1
+	VMULPS Y15, Y1, Y1
+	VMOVUPS 32(R8), Y14
+	VFMADD231PS Y13, Y1, Y14
+	VMOVUPS Y14, 32(R8)
+	VBROADCASTSS 4(BX), Y15
+	VCVTDQ2PS Y2, Y2
+	VMULPS Y15, Y2, Y2
+	VMOVUPS 0(R8)(R12*1), Y14
+	VFMADD231PS Y12, Y2, Y14
+	VMOVUPS Y14, 0(R8)(R12*1)
+	VCVTDQ2PS Y3, Y3
+	VMULPS Y15, Y3, Y3
+	VMOVUPS 32(R8)(R12*1), Y14
+	VFMADD231PS Y13, Y3, Y14
+	VMOVUPS Y14, 32(R8)(R12*1)
+	VBROADCASTSS 8(BX), Y15
+	VCVTDQ2PS Y4, Y4
+	VMULPS Y15, Y4, Y4
+	VMOVUPS 0(R8)(R12*2), Y14
+	VFMADD231PS Y12, Y4, Y14
+	VMOVUPS Y14, 0(R8)(R12*2)
+	VCVTDQ2PS Y5, Y5
+	VMULPS Y15, Y5, Y5
+	VMOVUPS 32(R8)(R12*2), Y14
+	VFMADD231PS Y13, Y5, Y14
+	VMOVUPS Y14, 32(R8)(R12*2)
+	VBROADCASTSS 12(BX), Y15
+	VCVTDQ2PS Y6, Y6
+	VMULPS Y15, Y6, Y6
+	VMOVUPS 0(R9), Y14
+	VFMADD231PS Y12, Y6, Y14
+	VMOVUPS Y14, 0(R9)
+	VCVTDQ2PS Y7, Y7
+	VMULPS Y15, Y7, Y7
+	VMOVUPS 32(R9), Y14
+	VFMADD231PS Y13, Y7, Y14
+	VMOVUPS Y14, 32(R9)
+	VBROADCASTSS 16(BX), Y15
+	VCVTDQ2PS Y8, Y8
+	VMULPS Y15, Y8, Y8
+	VMOVUPS 0(R9)(R12*1), Y14
+	VFMADD231PS Y12, Y8, Y14
+	VMOVUPS Y14, 0(R9)(R12*1)
+	VCVTDQ2PS Y9, Y9
+	VMULPS Y15, Y9, Y9
+	VMOVUPS 32(R9)(R12*1), Y14
+	VFMADD231PS Y13, Y9, Y14
+	VMOVUPS Y14, 32(R9)(R12*1)
+	VBROADCASTSS 20(BX), Y15
+	VCVTDQ2PS Y10, Y10
+	VMULPS Y15, Y10, Y10
+	VMOVUPS 0(R9)(R12*2), Y14
+	VFMADD231PS Y12, Y10, Y14
+	VMOVUPS Y14, 0(R9)(R12*2)
+	VCVTDQ2PS Y11, Y11
+	VMULPS Y15, Y11, Y11
+	VMOVUPS 32(R9)(R12*2), Y14
+	VFMADD231PS Y13, Y11, Y14
+	VMOVUPS Y14, 32(R9)(R12*2)
+	ADDQ $1024, AX
+	ADDQ $64, CX
+	ADDQ $24, BX
+	ADDQ $384, SI
+	DECQ R11
+	JNE  half6
+	VZEROUPPER
+	RET
+
 // func fixedOrderAVX512(x *int16, blocks int)
 TEXT ·fixedOrderAVX512(SB), NOSPLIT, $0-16
 	MOVQ x+0(FP), SI
@@ -9790,8 +16898,8 @@ scaled4:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same4:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -9957,8 +17065,8 @@ scaled3:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same3:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10099,8 +17207,8 @@ scaled2:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same2:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10225,8 +17333,8 @@ scaled1:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same1:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10352,9 +17460,9 @@ scaled4:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same4:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10526,9 +17634,9 @@ scaled3:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same3:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10675,9 +17783,9 @@ scaled2:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same2:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10808,9 +17916,9 @@ scaled1:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same1:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -10938,10 +18046,10 @@ scaled4:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same4:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -11107,10 +18215,10 @@ scaled3:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same3:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -11251,10 +18359,10 @@ scaled2:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same2:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -11379,10 +18487,10 @@ scaled1:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same1:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -11506,11 +18614,11 @@ scaled4:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same4:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
-	PREFETCHT0 4352(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
+	PREFETCHT0 8448(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -11709,11 +18817,11 @@ scaled3:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same3:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
-	PREFETCHT0 4352(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
+	PREFETCHT0 8448(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -11887,11 +18995,11 @@ scaled2:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same2:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
-	PREFETCHT0 4352(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
+	PREFETCHT0 8448(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -12049,11 +19157,11 @@ scaled1:
 	VMULPS.BCST unit+72(FP), Z12, Z12
 
 same1:
-	PREFETCHT0 4096(AX)
-	PREFETCHT0 4160(AX)
-	PREFETCHT0 4224(AX)
-	PREFETCHT0 4288(AX)
-	PREFETCHT0 4352(AX)
+	PREFETCHT0 8192(AX)
+	PREFETCHT0 8256(AX)
+	PREFETCHT0 8320(AX)
+	PREFETCHT0 8384(AX)
+	PREFETCHT0 8448(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2

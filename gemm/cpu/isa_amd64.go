@@ -159,10 +159,16 @@ func decodeBytes2AVX2(dst *float32, words *byte, table, scales *float32, halves 
 func fixed2AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
 
 //go:noescape
+func fixed2AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
 func decodeBytes3AVX2(dst *float32, words *byte, table, scales *float32, halves int)
 
 //go:noescape
 func fixed3AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixed3AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
 
 //go:noescape
 func decodeBytes4AVX2(dst *float32, words *byte, table, scales *float32, halves int)
@@ -171,10 +177,16 @@ func decodeBytes4AVX2(dst *float32, words *byte, table, scales *float32, halves 
 func fixed4AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
 
 //go:noescape
+func fixed4AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
 func decodeBytes5AVX2(dst *float32, words *byte, table, scales *float32, halves int)
 
 //go:noescape
 func fixed5AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixed5AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
 
 //go:noescape
 func unpackFixed2AVX2(dst *int16, words, table *byte, halves int)
@@ -190,6 +202,9 @@ func unpackFixed5AVX2(dst *int16, words, table *byte, halves int)
 
 //go:noescape
 func gemmFixedAVX2(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
+
+//go:noescape
+func gemmFixedAVXVNNI(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
 
 //go:noescape
 func fixed2AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *int16, unit float32, halves, group int)
@@ -562,7 +577,7 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 	_ = c.scales[size*ceilDiv(c.halves, c.group)-1]
 	m, ldx, stype, unit, halves, group := c.m, 2*c.ldx, c.stype, c.table.unit, c.halves, c.group
 	o, x, xs, w, f, t, v := &y[0], &c.x[0], &c.xscales[0], &c.words[0], &c.scales[0], &c.table.bytes[0], &c.table.values[0]
-	switch wide := s.dotsWords(); {
+	switch wide, dots := s.dotsWords(), hasAVXVNNI; {
 	case wide && c.bits == 2:
 		fixed2AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
 	case wide && c.bits == 3:
@@ -571,6 +586,14 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 		fixed4AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
 	case wide && c.bits == 5:
 		fixed5AVX512(m, o, x, xs, ldx, w, f, stype, v, unit, halves, group)
+	case dots && c.bits == 2:
+		fixed2AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case dots && c.bits == 3:
+		fixed3AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case dots && c.bits == 4:
+		fixed4AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case dots && c.bits == 5:
+		fixed5AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
 	case c.bits == 2:
 		fixed2AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
 	case c.bits == 3:
@@ -624,11 +647,14 @@ func (s isa) gemmFixed(y []float32, ldy int, c *fixedTileCall) {
 	if c.add {
 		add = 1
 	}
-	if s.dotsWords() {
+	switch {
+	case s.dotsWords():
 		gemmFixedAVX512(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
-		return
+	case hasAVXVNNI:
+		gemmFixedAVXVNNI(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
+	default:
+		gemmFixedAVX2(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
 	}
-	gemmFixedAVX2(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
 }
 
 // quantize rounds whole blocks of x; see quantizeGeneric.
@@ -816,6 +842,9 @@ func (s isa) ringsFixed(y []float32, c *ringsFixedCall) {
 	_ = c.words[c.blocks*size-1]
 	ringsFixedAVX512(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, &t.planes[0][0], &t.steps[0], &t.hash, &c.scratch[0])
 }
+
+// hasAVXVNNI is whether there are dot products of words at 256 bits outside AVX-512. Tests take it away.
+var hasAVXVNNI = cpu.X86.HasAVXVNNI
 
 // dotsWords reports whether there are dot products of words at 512 bits.
 func (s isa) dotsWords() bool { return s == avx512 && cpu.X86.HasAVX512VNNI }

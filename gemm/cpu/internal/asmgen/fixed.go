@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 )
 
 // The signature of the fixed-point kernels.
@@ -12,15 +14,17 @@ const (
 )
 
 // fixedAhead is the distance of the prefetches in bytes. Panels follow each other.
-const fixedAhead = 2048
+const fixedAhead = 4096
 
 // fixed emits y[m][16] = x[m] · Ŵᵀ for a panel of the CPU layout by bytes of package repack, in the
 // arithmetic of fixed.go in package cpu. Every byte of a vector of indices names a value of the table; its
 // low and its high byte are looked up apart and interleaved to words, which PMADDWD multiplies by four
-// columns of x, the same in all rows. The rows of a panel are taken 8 at a time.
-func (g *gen) fixed(bits int) {
-	g.raw("\n// func fixed%dAVX2(%s)", bits, fixedSig)
-	g.raw("TEXT ·fixed%dAVX2(SB), NOSPLIT, $64-%d", bits, fixedArgs)
+// columns of x, the same in all rows. The rows of a panel are taken 8 at a time. With dots an instruction of
+// AVX-VNNI multiplies and adds.
+func (g *gen) fixed(bits int, dots bool) {
+	name := fmt.Sprintf("fixed%d%s", bits, suffix256(dots))
+	g.raw("\n// func %s(%s)", name, fixedSig)
+	g.raw("TEXT ·%s(SB), NOSPLIT, $64-%d", name, fixedArgs)
 	g.i("MOVQ m+0(FP), R12")
 	g.i("MOVQ y+8(FP), DI")
 	g.i("MOVQ x+16(FP), SI")
@@ -35,9 +39,34 @@ func (g *gen) fixed(bits int) {
 		g.i("JEQ  kernel%d", m)
 	}
 	for m := fixedRows; m > 0; m-- { // the last, most rows, follows the comparisons
-		f := &fixedKernel{gen: g, bits: bits, m: m}
+		f := &fixedKernel{gen: g, bits: bits, m: m, dots: dots}
 		f.emit()
 	}
+}
+
+// suffix256 is that of kernels at 256 bits.
+func suffix256(dots bool) string {
+	if dots {
+		return "AVXVNNI"
+	}
+	return "AVX2"
+}
+
+// dotWords prints VPDPWSSD of AVX-VNNI on YMM registers: products of a and b, words with signs, pair by pair, are added to sum. Go's
+// assembler has that of AVX-512 alone. By the Intel SDM, volume 2, it is VEX.256.66.0F38.W0 52 /r.
+func (g *gen) dotWords(a, b, sum string) {
+	n := func(r string) int {
+		n, err := strconv.Atoi(strings.TrimPrefix(r, "Y"))
+		if err != nil || n > 15 {
+			panic(r)
+		}
+		return n
+	}
+	rm, v, reg := n(a), n(b), n(sum)
+	// High bits of numbers, and all of the second, are inverted.
+	first := 0x42 | (^reg>>3&1)<<7 | (^rm>>3&1)<<5
+	second := 0x05 | (^v&15)<<3
+	g.i("LONG $0x52%02x%02xc4; BYTE $0x%02x // vpdpwssd %%ymm%d, %%ymm%d, %%ymm%d", second, first, 0xc0|reg&7<<3|rm&7, rm, v, reg)
 }
 
 // Constants of the fixed point; package cpu has the same.
@@ -53,6 +82,7 @@ const fixedRows = 4
 type fixedKernel struct {
 	*gen
 	bits, m int
+	dots    bool // dot products of words
 
 	n       int        // registers given out
 	streams int        // of 8 rows, side by side
@@ -317,6 +347,11 @@ func (f *fixedKernel) multiply(r int, first bool) {
 		if first {
 			f.i("VPMADDWD %s, %s, %s", lo, f.x, acc[0])
 			f.i("VPMADDWD %s, %s, %s", hi, f.x, acc[1])
+			continue
+		}
+		if f.dots {
+			f.dotWords(lo, f.x, acc[0])
+			f.dotWords(hi, f.x, acc[1])
 			continue
 		}
 		a, b := f.tmp, f.x

@@ -42,10 +42,10 @@ func (g *gen) unpackFixed(bits int) {
 const fixedTile = 6
 
 // gemmFixed emits y[m][16] = [y +] x[m] · Ŵᵀ for what unpackFixed has unpacked of a panel, in the arithmetic
-// of fixed.go in package cpu. An instruction makes 16 products, of two columns in 8 rows of W. ldy is in bytes.
-func (g *gen) gemmFixed() {
+// of fixed.go in package cpu. An instruction makes 16 products, of two columns in 8 rows of W, and with dots adds them. ldy is in bytes.
+func (g *gen) gemmFixed(dots bool) {
 	const sig = "m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int"
-	g.text("gemmFixedAVX2", sig, 72)
+	g.text("gemmFixed"+suffix256(dots), sig, 72)
 	g.i("MOVQ m+0(FP), R13")
 	g.i("MOVQ y+8(FP), R8")
 	g.i("MOVQ ldy+16(FP), R12")
@@ -87,6 +87,11 @@ func (g *gen) gemmFixed() {
 				if pair == 0 {
 					g.i("VPMADDWD %s, %s, %s", w[0], b, acc(r, 0))
 					g.i("VPMADDWD %s, %s, %s", w[1], b, acc(r, 1))
+					continue
+				}
+				if dots {
+					g.dotWords(w[0], b, acc(r, 0))
+					g.dotWords(w[1], b, acc(r, 1))
 					continue
 				}
 				g.i("VPMADDWD %s, %s, %s", w[0], b, a)

@@ -58,10 +58,12 @@ func Files() map[string][]byte {
 		"fixed_amd64.s": file(func(g *gen) {
 			g.quantize()
 			for bits := 2; bits <= 5; bits++ {
-				g.fixed(bits)
+				g.fixed(bits, false)
+				g.fixed(bits, true)
 				g.unpackFixed(bits)
 			}
-			g.gemmFixed()
+			g.gemmFixed(false)
+			g.gemmFixed(true)
 			g.fixedOrder()
 			for bits := 2; bits <= 5; bits++ {
 				g.fixed512(bits)
