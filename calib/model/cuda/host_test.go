@@ -80,7 +80,7 @@ func TestHost(t *testing.T) {
 			})
 			run("Inputs", func(t *testing.T) { testInputs(t, o, false) })
 			run("GLURows", func(t *testing.T) { testGLURows(t, o) })
-			run("StepsAhead", func(t *testing.T) { testStepsAhead(t, o, 3, 1) })
+			run("StepsAhead", func(t *testing.T) { testStepsAhead(t, o, true, 3, 1) })
 			run("RingInputs", func(t *testing.T) { testRingInputs(t, o, 1, 3, 9) })
 			run("Attend", func(t *testing.T) { opstest.Attend(t, o, options) }) // for what is of 16 bits alone
 			for _, family := range []string{"qwen3-5", "qwen3-5-bias"} {
@@ -144,7 +144,7 @@ func TestHostLong(t *testing.T) {
 				})
 				if i == 1 {
 					t.Run("PackedSteps", func(t *testing.T) { testPackedSteps(t, o, i, 8, 1, 5) })
-					t.Run("StepsAhead", func(t *testing.T) { testStepsAhead(t, o, 3, 1, 4, 16) })
+					t.Run("StepsAhead", func(t *testing.T) { testStepsAhead(t, o, true, 3, 1, 4, 16) })
 					t.Run("MixtureSteps", func(t *testing.T) { testMixtureSteps(t, o, i, 5, mixtureCases(), 1, 5) })
 				}
 				if i > 0 {

@@ -105,18 +105,19 @@ func klOf(p, q []float32) float64 {
 func TestGPUStepsAhead(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		if i > 0 {
-			testStepsAhead(t, o, 32, 1, 4, 16)
+			testStepsAhead(t, o, false, 32, 1, 4, 16)
+			testStepsAhead(t, o, true, 32, 1)
 		}
 	})
 }
 
-// testStepsAhead holds steps whose products read ahead, in all ways at once, to the bits of those whose products do not.
-func testStepsAhead(t *testing.T, o *Ops, length int, texts ...int) {
+// testStepsAhead holds steps whose products read ahead, in all ways at once, to the bits of those whose products do not. The host knows lines alone.
+func testStepsAhead(t *testing.T, o *Ops, lines bool, length int, texts ...int) {
 	src, tokens := source(t, 4, 64, true), window(t, length)
 	for _, n := range texts {
 		o.ahead = gemmcuda.Ahead{}
 		want := stepByStep(t, src, o, tokens, n)
-		o.ahead = gemmcuda.Ahead{Next: 1 << 20, Own: 2 << 20, Within: 1 << 20, Spare: 4}
+		o.ahead = gemmcuda.Ahead{Next: 1 << 20, Own: 2 << 20, Within: 1 << 20, Lines: lines, Spare: 4}
 		got := stepByStep(t, src, o, tokens, n)
 		o.ahead = gemmcuda.Ahead{}
 		for slot := range got {
