@@ -24,8 +24,8 @@ static_assert(GROUPS4 == 2 && (SPLITS == 1 || (SPLITS == 2 && HALVES == 2)) && P
 
 // Shared memory behind that of fields.cuh: more phases, and what other warpgroups have sent.
 constexpr u32 SENT_PHASES = PHASES_BASE + 16 * (STAGES + ATOMS);  // of two halves of the rows: when all of it is there
-constexpr u32 READ_PHASES = SENT_PHASES + 16;                     // when this block, and the other, have read what was sent to them
-constexpr u32 SENT_BASE = SENT_PHASES + 32;
+constexpr u32 READ_PHASES = SENT_PHASES + 16;                     // when this block, and the other, have read what was sent to them, of even and odd pieces
+constexpr u32 SENT_BASE = SENT_PHASES + 48;
 constexpr u32 SENDERS = 2 * SPLITS - 1;
 constexpr u32 SENT_BYTES = 64 * COLUMNS * 4;  // of a warpgroup
 
@@ -265,18 +265,19 @@ __device__ __forceinline__ u32 sent_at(u32 sender, const Own& own) { return own.
 __device__ __forceinline__ void pass(const float (&sums)[COLUMNS / 2], const Own& own, u32 n, u32 to, u32 split) {
     const bool far = to != block_number();
     const u32 rows = own.tile / 4, sender = far ? (SPLITS - 1) + split : 0;
-    if (n > 0) wait_far(own.number + READ_PHASES + (far ? 8 : 0), (n - 1) & 1);
+    // Each warpgroup waits for all phases of even pieces, or of odd ones: so it tells one from the next.
+    if (n > 0) wait_far(own.number + READ_PHASES + (far ? 16 : 0) + (n - 1) % 2 * 8, (n - 1) / 2 & 1);
     const u32 at = far_shared(sent_at(sender, own), to), phase = far_shared(own.number + SENT_PHASES + 8 * rows, to);
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 8; i++) send(at + 512 * i, sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3], phase);
 }
 
-// gather adds what others have sent, of the piece that is the nth of which the warpgroup has the rows.
-__device__ __forceinline__ void gather(float (&sums)[COLUMNS / 2], const Own& own, u32 nth) {
+// gather adds what others have sent of the nth piece.
+__device__ __forceinline__ void gather(float (&sums)[COLUMNS / 2], const Own& own, u32 n) {
     const u32 phase = own.number + SENT_PHASES + 8 * (own.tile / 4);
     if (own.tile % 4 == 0 && own.lane == 0) expect(phase, SENDERS * SENT_BYTES);
     __syncwarp();
-    wait_far(phase, nth & 1);
+    wait_far(phase, n / 2 & 1);  // of every other piece
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 8; i++) {
         float v[SENDERS][4];
@@ -287,8 +288,9 @@ __device__ __forceinline__ void gather(float (&sums)[COLUMNS / 2], const Own& ow
     }
     __syncwarp();
     if (own.lane == 0) {
-        arrive(own.number + READ_PHASES);
-        arrive_far(far_shared(own.number + READ_PHASES + 8, 1 - block_number()));
+        const u32 at = own.number + READ_PHASES + n % 2 * 8;
+        arrive(at);
+        arrive_far(far_shared(at + 16, 1 - block_number()));
     }
 }
 
@@ -307,9 +309,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutpair(const __grid_co
         const u32 at = number + PHASES_BASE + 16 * (threadIdx.x - PLACES + STAGES);
         begin_phases(at, 32 * CODING);
         begin_phases(at + 8, TILES);
-    } else if (threadIdx.x < PLACES + ATOMS + 2) {
-        begin_phases(number + SENT_PHASES + 8 * (threadIdx.x - PLACES - ATOMS), 1);
-        begin_phases(number + READ_PHASES + 8 * (threadIdx.x - PLACES - ATOMS), 4);
+    } else if (threadIdx.x < PLACES + ATOMS + 6) {
+        const u32 i = threadIdx.x - PLACES - ATOMS;
+        begin_phases(number + SENT_PHASES + 8 * i, i < 2 ? 1 : 4);  // and READ_PHASES
     }
     show_phases();
     if (WIDE_ROWS || DECODE)
@@ -359,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutpair(const __grid_co
             if (to != block || split != 0) {
                 pass(sums, own, n, to, split);
             } else {
-                gather(sums, own, n / 2);
+                gather(sums, own, n);
                 wait_previous();  // long over, for X has been there
                 if (piece.to < w.atoms) {
                     leave(sums, w, pair, tile, lane);

@@ -101,7 +101,7 @@ func (v pairVariant) tableBytes(f Format) int {
 
 // sentBytes returns what the sums of other warpgroups take, and phases that count them.
 func (v pairVariant) sentBytes() int {
-	const rows, phases = 64, 32
+	const rows, phases = 64, 48
 	return (2*v.Splits-1)*rows*v.Columns*4 + phases
 }
 
