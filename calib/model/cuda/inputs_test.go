@@ -51,17 +51,23 @@ func testInputs(t *testing.T, o *Ops, long bool) {
 		o.Write(a, randoms(seed, n, 1))
 		return a
 	}
-	for _, test := range []struct{ rows, k int }{{1, 128}, {17, 384}, {40, 2176}, {8, 8448}} {
+	for _, test := range []struct{ rows, k int }{{1, 128}, {17, 384}, {40, 2176}, {8, 8448}, {3, 4096}} {
 		n := test.rows * test.k
 		c := inputCheck{t, o, test.rows, test.k}
 		x, h, w := acts(1, n), floats(2, n), floats(3, test.k)
 		c.check("norm of floats", true, func(y model.Array) { o.RMSNorm(y, h, w, test.rows, 1e-5) })
 		c.check("norm of acts", true, func(y model.Array) { o.RMSNorm(y, x, w, test.rows, 1e-5) })
 		c.check("norms of groups", true, func(y model.Array) { o.NormGroups(y, x, w, test.rows, 2, 1e-5) })
+		var sums []float32 // by whichever kernel
 		c.check("sum and norm", true, func(y model.Array) {
-			sum := floats(2, n)
+			sum, got := floats(2, n), make([]float32, n)
 			o.AddNorm(y, sum, x, w, test.rows, 1e-5)
+			o.Read(got, sum)
 			o.Free(sum)
+			if sums != nil && !slices.Equal(got, sums) {
+				t.Errorf("sums of %d rows of %d are others where they are prepared", test.rows, test.k)
+			}
+			sums = got
 		})
 		up := acts(4, n)
 		both := o.Acts(2 * n)

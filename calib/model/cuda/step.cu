@@ -36,6 +36,81 @@ extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, u8* prepared
     }
 }
 
+// The threads of a block of add_norm_beside, and the columns that it has room for.
+constexpr u32 BESIDE_THREADS = 128, BESIDE_COLUMNS = 4096;
+
+extern __shared__ __align__(128) u8 shared[];
+
+// add_norm_beside is add_norm of rows of a multiple of 128 columns, to the same bits, in blocks for which a multiprocessor has registers and shared memory
+// beside a block of lutmany.cu: the product behind has its table and its first codes by the time that this ends.
+extern "C" __global__ void __launch_bounds__(128, 16)
+add_norm_beside(u8* prepared, F32* h, const Act* x, const float* w, u32 cols, float eps) {
+    constexpr u32 PART = BESIDE_THREADS * EACH, PARTS = BESIDE_COLUMNS / PART, SUMS = BESIDE_COLUMNS / 256;
+    struct alignas(16) Four { float at[4]; };
+    float* const kept = (float*)shared;         // [cols]
+    __shared__ __align__(16) float sums[SUMS];  // of 256 columns each, as add_norm's warps have them
+    const u32 first = threadIdx.x * EACH;
+    if (threadIdx.x * 32 < cols) prefetch(w + threadIdx.x * 32);
+    begin();
+    h += (u64)blockIdx.x * cols;
+    x += (u64)blockIdx.x * cols;
+    Pack<Act> more[PARTS];
+#pragma unroll
+    for (u32 r = 0; r < PARTS; r++) {
+        const u32 i = first + r * PART;
+        if (i >= cols) break;
+        copy_async(shared_address(kept + i), h + i, 16);
+        copy_async(shared_address(kept + i + 4), h + i + 4, 16);
+        more[r] = *(const Pack<Act>*)(x + i);
+    }
+    end_copies();
+    wait_copies<0>();
+#pragma unroll
+    for (u32 r = 0; r < PARTS; r++) {
+        const u32 i = first + r * PART;
+        float sum = 0;
+        if (i < cols)
+#pragma unroll
+            for (u32 j = 0; j < EACH; j += 4) {
+                Four to = *(const Four*)(kept + i + j);
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) {
+                    to.at[k] += value(more[r].at[j + k]);
+                    sum += to.at[k] * to.at[k];
+                }
+                *(Four*)(kept + i + j) = to;
+                *(Four*)(h + i + j) = to;
+            }
+#pragma unroll
+        for (u32 lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+        if (threadIdx.x % 32 == 0) sums[(first + r * PART) / 256] = sum;
+    }
+    Four factors[2];
+#pragma unroll
+    for (u32 j = 0; j < 2; j++)
+        if (first < cols) factors[j] = *(const Four*)(w + first + 4 * j);
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < SUMS; i++) sum += sums[i];
+    const float scale = 1 / sqrtf(sum / cols + eps);
+#pragma unroll
+    for (u32 r = 0; r < PARTS; r++) {
+        const u32 i = first + r * PART;
+        if (i - threadIdx.x % 32 * EACH >= cols) break;  // by whole warps
+        float normed[EACH] = {};
+#pragma unroll
+        for (u32 j = 0; j < EACH; j += 4)
+            if (i < cols) {
+                const Four at = *(const Four*)(kept + i + j);
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) normed[j + k] = at.at[k] * (scale * factors[j / 4].at[k]);
+                if (i + PART < cols) factors[j / 4] = *(const Four*)(w + i + PART + j);
+            }
+        Inputs{nullptr, prepared, nullptr, (gridDim.x + 7) / 8}.store(Elements(i, cols), blockIdx.x, i, normed);
+    }
+}
+
 // turn_keep turns the pairs (i, i + half) of a head of queries or keys by the angles of the row, queries in place, and writes
 // keys and values [slots][heads][head] to their places. rows [rows][2] has slot and position of each. A block has a
 // head: the first are queries, then come keys, then values.
