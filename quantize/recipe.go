@@ -349,13 +349,30 @@ func widths(of []weight.Kind) (least, most int) {
 
 // formatJSON is a format as recipe files spell it.
 type formatJSON struct {
-	Kind      string             `json:"kind"`
-	Bits      float64            `json:"bits"`
-	Group     json.RawMessage    `json:"group"` // a number or "row"
-	Codebook  string             `json:"codebook"`
-	Method    string             `json:"method"`
-	Scale     weight.ScaleMethod `json:"scale"`
-	ScaleType weight.ScaleType   `json:"scale_type"`
+	Kind      string             `json:"kind,omitempty"`
+	Bits      float64            `json:"bits,omitempty"`
+	Group     json.RawMessage    `json:"group,omitempty"` // a number or "row"
+	Codebook  string             `json:"codebook,omitempty"`
+	Method    string             `json:"method,omitempty"`
+	Scale     weight.ScaleMethod `json:"scale,omitzero"`
+	ScaleType weight.ScaleType   `json:"scale_type,omitzero"`
+}
+
+// asJSON is a format as recipe files spell it.
+func asJSON(f weight.Spec) (out formatJSON, err error) {
+	out = formatJSON{Kind: f.Kind, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
+	if f.Bits != 0 || f.Half {
+		if out.Bits, err = strconv.ParseFloat(f.Width(), 64); err != nil {
+			return out, err
+		}
+	}
+	if f.Group != 0 {
+		out.Group = json.RawMessage(weight.GroupName(f.Group))
+		if f.Group == weight.RowGroup {
+			out.Group = json.RawMessage(strconv.Quote(string(out.Group)))
+		}
+	}
+	return out, nil
 }
 
 func (f formatJSON) format() (weight.Spec, error) {
@@ -378,14 +395,33 @@ func (f formatJSON) format() (weight.Spec, error) {
 // recipeJSON is a recipe file.
 type recipeJSON struct {
 	formatJSON
-	SplitFused bool `json:"split_fused"`
-	Vision     bool `json:"vision"`
-	MTP        bool `json:"mtp"`
-	Tensors    []struct {
-		Match string `json:"match"`
-		Keep  bool   `json:"keep"`
-		formatJSON
-	} `json:"tensors"`
+	SplitFused bool       `json:"split_fused,omitempty"`
+	Vision     bool       `json:"vision,omitempty"`
+	MTP        bool       `json:"mtp,omitempty"`
+	Tensors    []ruleJSON `json:"tensors,omitempty"`
+}
+
+type ruleJSON struct {
+	Match string `json:"match"`
+	Keep  bool   `json:"keep,omitempty"`
+	formatJSON
+}
+
+// File returns what [ParseRecipe] reads of a recipe: all but settings of methods, and texts.
+func (r Recipe) File() ([]byte, error) {
+	file := recipeJSON{SplitFused: r.SplitFused, Vision: r.Vision, MTP: r.MTP}
+	var err error
+	if file.formatJSON, err = asJSON(r.Default); err != nil {
+		return nil, err
+	}
+	for _, rule := range r.Rules {
+		of := ruleJSON{Match: rule.Match.String(), Keep: rule.Keep}
+		if of.formatJSON, err = asJSON(rule.Format); err != nil {
+			return nil, err
+		}
+		file.Tensors = append(file.Tensors, of)
+	}
+	return json.Marshal(file)
 }
 
 // ParseRecipe reads a recipe from JSON. Fields it does not give are zero.

@@ -294,6 +294,14 @@ func FuzzParseRecipe(f *testing.F) {
 				t.Fatal("a rule without a pattern")
 			}
 		}
+		file, err := r.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseRecipe(file)
+		if d := cmp.Diff(fmt.Sprint(r), fmt.Sprint(again)); err != nil || d != "" {
+			t.Errorf("written as %s, error %v; -, read again +:\n%s", file, err, d)
+		}
 		p, err := NewPlan(tinyModel, r)
 		if err != nil {
 			return

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -104,6 +105,43 @@ func TestKubernetes(t *testing.T) {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}
 	checkSame(t, out)
+}
+
+// TestPartsMixed: parts take the widths that a dry run mixes, and make what one process does that mixes them itself.
+func TestPartsMixed(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join("..", "..", "calib", "testdata", "harbour.txt")
+	fitted := []string{"--stream", "float", "--device", "cpu", "--calib", text, "--calib-windows", "4", "--calib-ctx", "64", "--quiet"}
+	for name, flags := range map[string][]string{
+		"rounded": {"--preset", "fast", "--quiet"},
+		"fitted":  append([]string{"--preset", "good"}, fitted...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := func(file string) string { return filepath.Join(dir, name+"-"+file) }
+			mix := append([]string{"quantize", tiny, at("one"), "--bits", "3.4"}, flags...)
+			code, stdout, stderr := exec(append(mix, "--dry-run", "--json")...)
+			var planned struct{ Recipe json.RawMessage }
+			if err := json.Unmarshal([]byte(stdout), &planned); code != 0 || err != nil {
+				t.Fatalf("%v\n%s", err, stderr)
+			}
+			if err := os.WriteFile(at("recipe"), planned.Recipe, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if code, _, stderr := exec(mix...); code != 0 {
+				t.Fatal(stderr)
+			}
+			for _, step := range []string{"--part 2/2", "--part 1/2", "--merge"} {
+				args := append([]string{"quantize", tiny, at("out"), "--recipe", at("recipe")}, strings.Fields(step)...)
+				if name == "fitted" {
+					args = append(args, fitted...)
+				}
+				if code, _, stderr := exec(args...); code != 0 {
+					t.Fatalf("%s: %s", step, stderr)
+				}
+			}
+			sameFolders(t, at("one"), at("out"))
+		})
+	}
 }
 
 // fakeSbatch stands in for Slurm: it runs the tasks of an array, the last first, and what depends on them, at once.

@@ -75,7 +75,10 @@ func (o *quantizeOptions) checkParts(r quantize.Recipe, after evaluation) error 
 	case o.learned(r):
 		return usage(whole, flag, "scales are learned on the whole model")
 	case o.mixed():
-		return usage(whole, flag, "bits are mixed by what the whole model loses by them")
+		return hintError{
+			usage(whole, flag, "bits are mixed by what the whole model loses by them"),
+			"--dry-run --json mixes them once, and prints under \"recipe\" what parts take with --recipe FILE",
+		}
 	case o.transform.name != "":
 		return usage(whole, flag, "--transform changes the whole model")
 	case !r.Calibrated():

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -975,6 +976,10 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 		fetchFiles, fetchBytes = plan.FetchBytes(o.Shards)
 	}
 	if asJSON {
+		recipe, err := plan.Recipe.File()
+		if err != nil {
+			return err
+		}
 		out := struct {
 			Tensors       int         `json:"tensors"`
 			Quantized     int         `json:"quantized"`
@@ -988,6 +993,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 			Seconds       float64     `json:"expected_seconds"`
 			Layers        []layerJSON `json:"layers"`
 
+			Recipe  json.RawMessage    `json:"recipe"` // as --recipe takes it
 			Preset  preset.Recipe      `json:"preset,omitzero"`
 			Family  string             `json:"family,omitempty"`
 			Kept    []quantize.Kept    `json:"kept"`
@@ -997,7 +1003,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 
 			FetchFiles int   `json:"fetch_files,omitempty"` // of the hub, one at a time
 			FetchBytes int64 `json:"fetch_bytes,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Device, est.Seconds, nil, as, "", plan.Kept(), plan.Decoded(), mixed.json(), fetchFiles, fetchBytes}
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Device, est.Seconds, nil, recipe, as, "", plan.Kept(), plan.Decoded(), mixed.json(), fetchFiles, fetchBytes}
 		out.Family, _ = plan.Family()
 		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)

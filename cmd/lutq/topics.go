@@ -224,9 +224,10 @@ for. Parts share the way to their first blocks: each takes some windows of the
 text as far as any part begins, and leaves what they are there in OUT.parts. On
 a CPU four parts at once take 35 % of the time of one process, and eight 18 %.
 All parts name the same --device; --merge names it too, and does not use it.
-Learned scales, mixed bits, --transform and texts that the model writes are of a
-whole model, and refused. Where no preset or method is named, which one it is
-depends on a machine's speed: --part wants one.
+Learned scales, --transform and texts that the model writes are of a whole
+model, and refused. So are mixed bits, which --dry-run --json mixes once: what
+it prints as "recipe" is a file that parts take by --recipe. Where no preset or
+method is named, which one it is depends on a machine's speed: --part wants one.
 
 What OUT.parts holds: NNNN.bin, the bytes of some layers, and NNNN.json, which
 says what they are and is written after them. states-*, 4 bytes for each number
