@@ -42,7 +42,7 @@ func (o *Ops) embed(h model.Array, rows driver.Ptr, n int, w model.Weight, scale
 		}
 	default:
 		grid, block := perRow(n, m.k)
-		o.launchEarly("embed", grid, block, h, rows, o.numbers(m), m.k, scale)
+		o.launch("embed", grid, block, h, rows, o.numbers(m), m.k, scale)
 	}
 }
 

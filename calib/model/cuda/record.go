@@ -176,7 +176,7 @@ func (o *Ops) EmbedAt(h, tokens model.Array, w model.Weight, scale float32) {
 	o.do(func() {
 		if m := w.(operand).base(); m.packed == nil {
 			grid, block := perRow(n, k)
-			o.launchEarly("embed_at", grid, block, h, tokens, o.numbers(m), k, scale)
+			o.launch("embed_at", grid, block, h, tokens, o.numbers(m), k, scale)
 			return
 		}
 		rows := o.scratch(4 * n)
