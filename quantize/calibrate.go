@@ -164,7 +164,7 @@ func (v *Visitor) matrices(ctx context.Context, tasks []*task, expert int, stats
 		if as.padded {
 			of = rings.PaddedStats(stats)
 		}
-		s, err := t.item.method.Prepare(of, as.kind, as.group)
+		s, err := t.item.method.Prepare(of, as.kind, as.group, readers(tasks, as))
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
 		}
@@ -189,6 +189,16 @@ func (v *Visitor) matrices(ctx context.Context, tasks []*task, expert int, stats
 		}
 	}
 	return nil
+}
+
+// readers returns how many rows of a matrix of each task read a state that is prepared so.
+func readers(tasks []*task, as preparation) (rows int) {
+	for _, t := range tasks {
+		if t.item.preparation() == as {
+			rows += t.item.N / max(t.item.Experts, 1)
+		}
+	}
+	return rows
 }
 
 // states are those that the blocks of matrices are done with which read the same. They are as large as statistics.

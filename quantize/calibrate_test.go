@@ -300,7 +300,7 @@ func checkCalibrated(t *testing.T, p *Plan, x *text, out string, res *Result) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		state, err := s.Prepare(moments(fnv.New64().Sum64(), it.K, 2*it.K), it.Format.Kind, it.Format.Group)
+		state, err := s.Prepare(moments(fnv.New64().Sum64(), it.K, 2*it.K), it.Format.Kind, it.Format.Group, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

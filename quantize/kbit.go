@@ -20,12 +20,12 @@ func encoded(s weight.Spec) weight.Spec {
 // blockwise is package kbit. It needs nothing, and is its own state.
 type blockwise struct{}
 
-func (blockwise) Name() string                                         { return MethodKBit }
-func (blockwise) Kinds() []string                                      { return []string{lut.Name} }
-func (blockwise) Needs() Needs                                         { return Nothing }
-func (b blockwise) Prepare(rounding.Stats, string, int) (State, error) { return b, nil }
-func (blockwise) Remark() Remark                                       { return Remark{} }
-func (blockwise) Close()                                               {}
+func (blockwise) Name() string                                              { return MethodKBit }
+func (blockwise) Kinds() []string                                           { return []string{lut.Name} }
+func (blockwise) Needs() Needs                                              { return Nothing }
+func (b blockwise) Prepare(rounding.Stats, string, int, int) (State, error) { return b, nil }
+func (blockwise) Remark() Remark                                            { return Remark{} }
+func (blockwise) Close()                                                    {}
 
 // check reports a complete spec of another layer than the encoder makes.
 func (blockwise) check(s weight.Spec) error {

@@ -27,9 +27,9 @@ type Method interface {
 	Kinds() []string
 	// Needs says what it has to know of a state, which layers read.
 	Needs() Needs
-	// Prepare takes in what it needs for layers of a kind, and columns in a group, which is nil where that is [Nothing]. The
-	// stats are gone when it returns.
-	Prepare(stats rounding.Stats, kind string, group int) (State, error)
+	// Prepare takes in what it needs for layers of a kind, and columns in a group, which is nil where that is [Nothing], and says
+	// how many rows of weights read that, 0 where it is not known. The stats stay for as long as the state.
+	Prepare(stats rounding.Stats, kind string, group, rows int) (State, error)
 }
 
 // Needs is what a method has to know of what layers read.
@@ -303,11 +303,11 @@ func learnedMethod(f weight.Spec) string {
 // nearest is rounding to nearest, by its name. It needs nothing, and is its own state.
 type nearest string
 
-func (n nearest) Name() string                                       { return string(n) }
-func (n nearest) Needs() Needs                                       { return Nothing }
-func (n nearest) Prepare(rounding.Stats, string, int) (State, error) { return n, nil }
-func (n nearest) Remark() Remark                                     { return Remark{} }
-func (n nearest) Close()                                             {}
+func (n nearest) Name() string                                            { return string(n) }
+func (n nearest) Needs() Needs                                            { return Nothing }
+func (n nearest) Prepare(rounding.Stats, string, int, int) (State, error) { return n, nil }
+func (n nearest) Remark() Remark                                          { return Remark{} }
+func (n nearest) Close()                                                  {}
 
 func (n nearest) Kinds() []string {
 	if n == methodNFL {
@@ -351,12 +351,12 @@ func (l Layer) table() lut.Format {
 // binary is package planes' quantizer. It needs nothing, and is its own state.
 type binary struct{ BCQOptions }
 
-func (b binary) Name() string                                       { return methodBCQ }
-func (b binary) Kinds() []string                                    { return []string{bcq.Name} }
-func (b binary) Needs() Needs                                       { return Nothing }
-func (b binary) Prepare(rounding.Stats, string, int) (State, error) { return b, nil }
-func (b binary) Remark() Remark                                     { return Remark{} }
-func (b binary) Close()                                             {}
+func (b binary) Name() string                                            { return methodBCQ }
+func (b binary) Kinds() []string                                         { return []string{bcq.Name} }
+func (b binary) Needs() Needs                                            { return Nothing }
+func (b binary) Prepare(rounding.Stats, string, int, int) (State, error) { return b, nil }
+func (b binary) Remark() Remark                                          { return Remark{} }
+func (b binary) Close()                                                  {}
 func (b binary) Quantizer(l Layer) (rounding.Quantizer, error) {
 	return planes.NewQuantizer(l.planes(b.BCQOptions))
 }
@@ -373,8 +373,9 @@ func (f feedback) Name() string    { return methodGPTQ }
 func (f feedback) Kinds() []string { return []string{lut.Name, bcq.Name, trellis.Name} }
 func (f feedback) Needs() Needs    { return Hessian }
 
-func (f feedback) Prepare(stats rounding.Stats, kind string, group int) (State, error) {
+func (f feedback) Prepare(stats rounding.Stats, kind string, group, rows int) (State, error) {
 	o := f.GPTQ
+	o.Rows = rows
 	if o.Rescale && kind == lut.Name && group >= 16 && group <= 128 && stats.K()%group == 0 {
 		o.Group = group
 	}

@@ -58,7 +58,7 @@ func TestMixedFeedback(t *testing.T) {
 	m := drawInputs(1, k, 600)
 	l := Layer{Spec: weight.Spec{Kind: trellis.Name, Bits: 3, Group: weight.RowGroup, Codebook: trellis.Mul1, ScaleType: weight.F16}, K: k}
 	output := func(method Method, of rounding.Stats) float64 {
-		s, err := method.Prepare(of, trellis.Name, 0)
+		s, err := method.Prepare(of, trellis.Name, 0, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,6 +123,8 @@ func (d *ringer) Close()                   {}
 
 func (d *ringer) Round(_, _ rounding.Rounded, _, _, _ []float32, _, _ int) error { panic("no rings") }
 
+func (d *ringer) Tables(rounding.Tables, []float32) (bool, error) { panic("no rings") }
+
 func (d *ringer) Rings(r rounding.Rings, w []float32) error {
 	n, l := len(r.Sums), r.Code.Layout()
 	rotated := make([]float32, len(w))
@@ -157,7 +159,7 @@ func TestMixedDevice(t *testing.T) {
 		Spec: weight.Spec{Kind: trellis.Name, Bits: 3, Group: weight.RowGroup, Codebook: trellis.Mul1, ScaleType: weight.F16}, K: k,
 		Blocks: []float32{1.2, 0.7}, // which a device does not take
 	}
-	s, err := feedback{MethodOptions{GPTQ: gptq.Options{Damp: 0.01}}}.Prepare(d, trellis.Name, 0)
+	s, err := feedback{MethodOptions{GPTQ: gptq.Options{Damp: 0.01}}}.Prepare(d, trellis.Name, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

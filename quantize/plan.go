@@ -248,7 +248,7 @@ func (it *Item) choose(r Recipe, names *modelNames) error {
 		plain = m
 	}
 	it.method = m
-	it.plain, err = plain.Prepare(nil, it.Format.Kind, it.Format.Group)
+	it.plain, err = plain.Prepare(nil, it.Format.Kind, it.Format.Group, 0)
 	return err
 }
 

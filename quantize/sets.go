@@ -273,7 +273,7 @@ func (p *Plan) SampleFit(ctx context.Context, layer string, stats []rounding.Sta
 		if stats[e].Tokens() == 0 {
 			continue
 		}
-		state, err := (feedback{MethodOptions{GPTQ: gptq.Options{Damp: damp}}}).Prepare(stats[e], it.Format.Kind, it.Format.Group)
+		state, err := (feedback{MethodOptions{GPTQ: gptq.Options{Damp: damp}}}).Prepare(stats[e], it.Format.Kind, it.Format.Group, 0)
 		if err != nil {
 			return fit, err
 		}

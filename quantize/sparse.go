@@ -25,10 +25,10 @@ func (l Layer) pruned(columns []float32) (*prune.Quantizer, error) {
 // magnitude keeps the largest weights. It needs nothing, and is its own state.
 type magnitude struct{}
 
-func (magnitude) Name() string                                       { return methodMagnitude }
-func (magnitude) Kinds() []string                                    { return []string{lut24.Name} }
-func (magnitude) Needs() Needs                                       { return Nothing }
-func (magnitude) Prepare(rounding.Stats, string, int) (State, error) { return &pruning{}, nil }
+func (magnitude) Name() string                                            { return methodMagnitude }
+func (magnitude) Kinds() []string                                         { return []string{lut24.Name} }
+func (magnitude) Needs() Needs                                            { return Nothing }
+func (magnitude) Prepare(rounding.Stats, string, int, int) (State, error) { return &pruning{}, nil }
 
 // wanda keeps the weights that are largest as the layer's inputs weigh them.
 type wanda struct{}
@@ -37,7 +37,7 @@ func (wanda) Name() string    { return methodWanda }
 func (wanda) Kinds() []string { return []string{lut24.Name} }
 func (wanda) Needs() Needs    { return Diagonal }
 
-func (wanda) Prepare(stats rounding.Stats, _ string, _ int) (State, error) {
+func (wanda) Prepare(stats rounding.Stats, _ string, _, _ int) (State, error) {
 	columns, err := inputSquares(stats)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (sparseGPT) Name() string    { return methodSparseGPT }
 func (sparseGPT) Kinds() []string { return []string{lut24.Name} }
 func (sparseGPT) Needs() Needs    { return Hessian }
 
-func (m sparseGPT) Prepare(stats rounding.Stats, _ string, _ int) (State, error) {
+func (m sparseGPT) Prepare(stats rounding.Stats, _ string, _, _ int) (State, error) {
 	columns, err := inputSquares(stats)
 	if err != nil {
 		return nil, err

@@ -135,7 +135,7 @@ func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, er
 		made[i], err = s.Feedback(o)
 		return err
 	})
-	if err == nil && o.Retarget > 0 && !slices.Contains(made, nil) {
+	if err == nil && o.Retarget > 0 && !o.Apart() && !slices.Contains(made, nil) {
 		err = s.shareRetargeting(made, o)
 	}
 	if err != nil || slices.Contains(made, nil) {
@@ -267,6 +267,15 @@ func (f *spread) Retarget(w []float32) error {
 // Round implements [rounding.Feedback].
 func (f *spread) Round(fed, nearest rounding.Rounded, outputs, w, levels []float32, group, count int) error {
 	return f.somewhere(func(of rounding.Feedback) error { return of.Round(fed, nearest, outputs, w, levels, group, count) })
+}
+
+// Tables implements [rounding.Feedback].
+func (f *spread) Tables(t rounding.Tables, w []float32) (ok bool, err error) {
+	err = f.somewhere(func(of rounding.Feedback) error {
+		ok, err = of.Tables(t, w)
+		return err
+	})
+	return ok, err
 }
 
 // Rings implements [rounding.Feedback].

@@ -1,6 +1,7 @@
 package gptq
 
 import (
+	"errors"
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
@@ -13,7 +14,8 @@ import (
 // the host all processors do, piece by piece, so that nothing waits long for one of them.
 type deviceQuantizer struct {
 	*State
-	make func() (Leveled, error)
+	make   func() (Leveled, error)
+	search *rounding.Search // where the device searches scales, else nil
 
 	// Scratch for the rows at hand.
 	pieces       []*piece
@@ -21,6 +23,9 @@ type deviceQuantizer struct {
 	levels       []float32
 	fed, nearest rounding.Rounded
 	outputs      []float32
+	wanted       []float32
+	tops         []uint32
+	sums         []rounding.TableSums
 }
 
 // piece is some of the rows at hand.
@@ -85,6 +90,9 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []rounding.RowError, w []flo
 	if err := pieces[0].CheckParts(parts, n, k); err != nil {
 		return err
 	}
+	if done, err := q.searched(pieces, parts, errs, w); done || err != nil {
+		return err
+	}
 	target := grow(&q.target, n*k)
 	copy(target, w)
 	if err := q.device.Retarget(target); err != nil {
@@ -138,6 +146,49 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []rounding.RowError, w []flo
 		return nil
 	})
 }
+
+// searched is Rows where the device searches scales as well. It reports whether all rows were done so.
+func (q *deviceQuantizer) searched(pieces []*piece, parts [][]byte, errs []rounding.RowError, w []float32) (bool, error) {
+	if q.search == nil {
+		return false, nil
+	}
+	n, k := len(errs), q.k
+	groups := weight.GroupsIn(k, q.search.Group)
+	t := rounding.Tables{
+		Search: q.search, Codes: grow(&q.fed.Codes, n*k), Wanted: grow(&q.wanted, n*groups), Tops: grow(&q.tops, n*groups), Sums: grow(&q.sums, n),
+	}
+	if ok, err := q.device.Tables(t, w); !ok || err != nil {
+		return false, err
+	}
+	err := each(pieces, func(p *piece) error {
+		from, to := p.from*groups, p.to*groups
+		if !p.Leveled.(Searched).Found(t.Wanted[from:to], t.Tops[from:to], p.to-p.from) {
+			return errNotFound
+		}
+		return nil
+	})
+	if err != nil {
+		return false, nil
+	}
+	return true, each(pieces, func(p *piece) error {
+		for r := p.from; r < p.to; r++ {
+			s := t.Sums[r]
+			e := rounding.RowError{
+				Energy: s.Energy, Squared: s.Squared, Output: float64(s.Loss0), Loss: float64(s.Fed), NearestLoss: float64(s.NearestLoss), Wants: p.Wants(r - p.from),
+			}
+			if !(e.Loss < e.NearestLoss) {
+				e.Loss = e.NearestLoss
+			}
+			q.undampBy(&e, s.Goal, s.Missed)
+			errs[r] = e
+			p.Store(parts, r, r-p.from, t.Codes[r*k:(r+1)*k])
+		}
+		return nil
+	})
+}
+
+// errNotFound means that a device did not find all of a piece.
+var errNotFound = errors.New("not found by the device")
 
 // A Ringed is a Blocker whose blocks are columns of rings, which a device can choose. Its rotation is that of the state's statistics.
 type Ringed interface {

@@ -30,6 +30,8 @@ func (d plainDevice) Close() {}
 
 func (d plainDevice) Retarget([]float32) error { return nil }
 
+func (d plainDevice) Tables(rounding.Tables, []float32) (bool, error) { return false, nil }
+
 func (d plainDevice) Rings(rounding.Rings, []float32) error { return errors.New("no rings") }
 
 func (d plainDevice) Round(fed, nearest rounding.Rounded, outputs, w, levels []float32, group, count int) error {

@@ -40,6 +40,16 @@ type Leveled interface {
 	Levels() (levels []float32, group, count int)
 }
 
+// A Searched is a Leveled whose scales a device can search.
+type Searched interface {
+	Leveled
+	// Search returns how Fit searches them, nil where a device cannot.
+	Search() *rounding.Search
+	// Found is Fit of n rows by what a search found of their groups, see [rounding.Tables]. It reports whether that is all; if not, Fit
+	// is to be called.
+	Found(wanted []float32, tops []uint32, n int) bool
+}
+
 // A Pruner is a Rounder that makes some weights of each [Options.Chunk] columns 0. Fit chooses them.
 type Pruner interface {
 	Rounder
@@ -93,7 +103,11 @@ func (s *State) QuantizerBy(make func() (Rounder, error)) (rounding.Quantizer, e
 	if !ok {
 		return nil, errors.New("codes that no device can round by")
 	}
-	return &deviceQuantizer{State: s, pieces: []*piece{{Leveled: first}}, make: func() (Leveled, error) {
+	var search *rounding.Search
+	if of, ok := r.(Searched); ok {
+		search = of.Search()
+	}
+	return &deviceQuantizer{State: s, search: search, pieces: []*piece{{Leveled: first}}, make: func() (Leveled, error) {
 		r, err := make()
 		if err != nil {
 			return nil, err
@@ -241,6 +255,11 @@ func (s *State) undamp(e *rounding.RowError, goal []float32, stored func(i int) 
 		all += float64(v) * float64(v)
 		off += d * d
 	}
+	s.undampBy(e, all, off)
+}
+
+// undampBy is undamp, given the squares of what is aimed at and of what it is off by.
+func (s *State) undampBy(e *rounding.RowError, all, off float64) {
 	e.OutputSquared = max(e.Loss-s.added*off, 0)
 	e.Output = max(e.Output-s.added*all, 0)
 }

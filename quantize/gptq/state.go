@@ -32,6 +32,10 @@ type Options struct {
 	// WeighScales has scales searched with columns weighted by the diagonal of H.
 	WeighScales bool
 
+	// Rows is how many rows of weights read what the state is of, 0 where that is not known. A device makes less of it where they are
+	// few beside the columns, and takes the statistics for as long as the state then.
+	Rows int
+
 	// Group is the number of consecutive columns that share a scale which a [Rescaler] chooses again when they come: a power of
 	// two from 16 to 128 that divides the columns, or 0 where scales stay as they were found beforehand. A device leaves them as they are.
 	Group int
@@ -204,7 +208,7 @@ const notFinite = "the Hessian is not finite"
 func (s *State) onDevice(stats rounding.Device, o Options) error {
 	err := s.raise(o.Damp, stats.Tokens(), func(damp float64) (ok bool, err error) {
 		s.device, err = stats.Feedback(rounding.FeedbackOptions{
-			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget), Block: o.Block,
+			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget), Block: o.Block, Readers: o.Rows,
 		})
 		return s.device != nil, err
 	})

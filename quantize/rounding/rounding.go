@@ -98,6 +98,9 @@ type FeedbackOptions struct {
 
 	Retarget float32 // the share of the way to the weights that make up for earlier losses, 0 for none
 
+	// Readers is how many rows of weights there are to be retargeted, 0 where that is not known, see Apart.
+	Readers int
+
 	// Part and Parts say which of several devices that prepare the same this is, and how many they are, 0 being one. Each makes some
 	// rows of what weights are retargeted by, see Rows.
 	Part, Parts int
@@ -105,6 +108,12 @@ type FeedbackOptions struct {
 	// Block is the number of columns that are rounded together, so that none feeds its error into others of its block: those of a
 	// ring, for [Feedback.Rings], or 0. Order has them beside each other.
 	Block int
+}
+
+// Apart reports whether rows of weights, which are few beside the columns, are each retargeted by solving for them, and not by a matrix
+// that is solved for beforehand. The device's statistics have to stay for as long as the feedback then.
+func (o FeedbackOptions) Apart() bool {
+	return o.Retarget > 0 && o.Block == 0 && o.Readers > 0 && 2*o.Readers <= len(o.Order)
 }
 
 // RetargetParts is how many parts a device makes what weights are retargeted by in, so that its numbers do not depend on how many devices
@@ -140,6 +149,9 @@ type Feedback interface {
 	// after it, and without. levels' index is the code, and the lower one the nearer of equals. outputs is the
 	// loss of weights that are all 0, of each row.
 	Round(fed, nearest Rounded, outputs, w, levels []float32, group, count int) error
+	// Tables does all for rows of weights: it retargets them, searches their scales, and rounds them as Round does. It reports
+	// whether the device can; if not, nothing was done.
+	Tables(t Tables, w []float32) (ok bool, err error)
 	// Rings rounds rows of weights ring by ring, with the error of each block of columns fed into those after it. It retargets them
 	// itself.
 	Rings(r Rings, w []float32) error
@@ -151,6 +163,43 @@ type Feedback interface {
 type Rounded struct {
 	Codes []uint8   // [rows, K]
 	Loss  []float32 // as RowError has it, of each row
+}
+
+// Search says how a table's scales are found: as package rtn does, whose search a device repeats to the bit. Scales that are tried are
+// multiples of that which brings a group's largest weight to the table's end.
+type Search struct {
+	Values      []float32 // of the table, rising
+	Mids        []float32 // between them, one less: x has the code that is the number of mids below it
+	Max, Reach  float32   // the largest magnitude, and what the largest weight is brought to
+	Group       int       // of columns
+	Type        weight.ScaleType
+	Absmax      bool // nothing is tried
+	Signed      bool // negative scales are tried as well
+	UpperEnd    bool // the largest value is the largest magnitude
+	First, More int  // how many of Coarse are tried at first, and then at a time for as long as the last is best
+	Refine      int  // how often a scale is fitted to its codes, at most
+	Coarse      []float32
+	Fine        []float32 // around the best two
+
+	// Of types of a byte, what bytes without sign stand for, rising, and the least magnitude that is stored as each.
+	Bytes, Least []float32
+}
+
+// Tables are rows of weights that become codes of a table, and holds what became of them.
+type Tables struct {
+	Search *Search
+
+	Codes  []uint8     // [rows, K]: those that errors were fed into, or the nearest ones where those lose no less
+	Tops   []uint32    // [rows, groups]: the bits of a group's largest magnitude, in weights that make up for earlier losses
+	Wanted []float32   // [rows, groups]: scales, not rounded to their type yet
+	Sums   []TableSums // of each row
+}
+
+// TableSums are those over a row, of its weights w, those that make up for earlier losses, g, and ŵ.
+type TableSums struct {
+	Energy, Squared         float64 // Σ w², Σ (w-ŵ)²
+	Goal, Missed            float64 // Σ g², Σ (g-ŵ)²
+	Fed, NearestLoss, Loss0 float32 // what is lost with errors fed, by the nearest codes, and if all were 0: see [Feedback]
 }
 
 // Rings says how rows of weights become rings, and holds what became of them.

@@ -1,10 +1,14 @@
 package rtn
 
 import (
+	"errors"
+	"math"
 	"slices"
+	"sort"
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // fitted are the scales of some rows, [rows, groups].
@@ -23,13 +27,18 @@ type fitted struct {
 // others to choose codes. They are kept until the next call.
 func (q *Quantizer) Fit(w []float32, n int) error {
 	k := len(w) / n
-	groups, f := weight.GroupsIn(k, q.opt.Group), &q.fitted
+	return q.fitRows(n, weight.GroupsIn(k, q.opt.Group), func(stored []byte, r int) error { return q.rowScales(stored, w[r*k:(r+1)*k], r) })
+}
+
+// fitRows keeps what fit finds of n rows.
+func (q *Quantizer) fitRows(n, groups int, fit func(stored []byte, r int) error) error {
+	f := &q.fitted
 	bytes := groups * q.opt.ScaleType.Size()
 	f.groups = groups
 	f.wants = slices.Grow(f.wants[:0], n)[:n]
 	f.scales, f.stored = slices.Grow(f.scales[:0], n*groups)[:n*groups], slices.Grow(f.stored[:0], n*bytes)[:n*bytes]
 	for r := range n {
-		if err := q.rowScales(f.stored[r*bytes:(r+1)*bytes], w[r*k:(r+1)*k], r); err != nil {
+		if err := fit(f.stored[r*bytes:(r+1)*bytes], r); err != nil {
 			return err
 		}
 		copy(f.scales[r*groups:], q.scales[:groups])
@@ -38,6 +47,54 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 	f.begun = append(f.begun[:0], f.scales...)
 	return nil
 }
+
+// Search returns how Fit finds scales, for a device to find the same, or nil where columns are weighed.
+func (q *Quantizer) Search() *rounding.Search {
+	if q.columns != nil {
+		return nil
+	}
+	n, fine := 1<<q.bits, fineSteps()
+	s := &rounding.Search{
+		Values: q.table.values[:n], Mids: q.table.mids[:n-1], Max: q.max, Reach: q.reach, Group: q.opt.Group, Type: q.opt.ScaleType,
+		Absmax: q.opt.Scale == weight.Absmax, Signed: q.signed, UpperEnd: q.table.values[n-1] == q.max,
+		First: searchSteps, More: searchMore, Refine: refineSteps, Coarse: q.steps, Fine: fine[:],
+	}
+	if q.bytes == nil {
+		return s
+	}
+	byteOf := func(bits int) int {
+		var b [1]byte
+		q.opt.ScaleType.Encode(b[:], []float32{math.Float32frombits(uint32(bits))})
+		return int(b[0])
+	}
+	for i := range byteOf(infBits-1) + 1 {
+		least := sort.Search(infBits-1, func(bits int) bool { return byteOf(bits) >= i })
+		s.Bytes, s.Least = append(s.Bytes, q.bytes[i]), append(s.Least, math.Float32frombits(uint32(least)))
+	}
+	return s
+}
+
+// Found is Fit of n rows, given what a search found of their groups: scales as they are wanted, and the bits of the largest
+// magnitudes, [n, groups]. It reports whether that is all there is to say: if not, as where a weight is not finite or a scale is
+// beyond its type, Fit is to be called.
+func (q *Quantizer) Found(wanted []float32, tops []uint32, n int) bool {
+	groups := len(wanted) / n
+	q.grow(0, groups)
+	return q.fitRows(n, groups, func(stored []byte, r int) error {
+		copy(q.scales, wanted[r*groups:(r+1)*groups])
+		copy(q.tops, tops[r*groups:(r+1)*groups])
+		if slices.Max(q.tops[:groups]) >= infBits {
+			return errNotFound
+		}
+		if err := q.settle(stored, groups, r); err != nil || q.wants != 0 {
+			return errNotFound
+		}
+		return nil
+	}) == nil
+}
+
+// errNotFound means that the weights themselves are needed.
+var errNotFound = errors.New("not to be told from scales")
 
 // Nearest returns the code that [Quantizer.Rows] gives to w in a column of one of
 // the rows fitted, and the weight that it stands for.

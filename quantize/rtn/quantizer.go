@@ -207,11 +207,8 @@ func (q *Quantizer) nearRow(row []float32) (near, scales []float32) {
 	return q.near, q.nearScales
 }
 
-// rowScales finds the scales of a row, stores them, and leaves them as stored
-// in q.scales. n is the row in its errors.
-func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
-	k, group := len(row), q.opt.Group
-	groups := weight.GroupsIn(k, group)
+// grow makes room for what is known of a row.
+func (q *Quantizer) grow(k, groups int) {
 	if len(q.codes) < k {
 		q.codes = make([]uint8, k)
 	}
@@ -219,6 +216,14 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 		q.scales, q.invs, q.wanted = make([]float32, groups), make([]float32, groups), make([]float32, groups)
 		q.tops, q.sums, q.factors = make([]uint32, groups), make([]groupError, groups), make([]float64, groups)
 	}
+}
+
+// rowScales finds the scales of a row, stores them, and leaves them as stored
+// in q.scales. n is the row in its errors.
+func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
+	k, group := len(row), q.opt.Group
+	groups := weight.GroupsIn(k, group)
+	q.grow(k, groups)
 	scales, tops := q.scales[:groups], q.tops[:groups]
 	q.peaks(tops, row, group)
 	for g, top := range tops {
@@ -241,6 +246,19 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 		}
 		scales[g] = times(q.scale(w, peak), 1/q.factor)
 	}
+	if err := q.settle(stored, groups, n); err != nil {
+		return err
+	}
+	if q.wants != 0 {
+		q.wants = q.lacking(row)
+	}
+	return nil
+}
+
+// settle stores the scales of a row, given in q.scales for groups whose largest magnitudes are q.tops, and leaves them there as
+// stored. n is the row in its errors. q.wants is what groups want that are beyond their type, whatever they weigh.
+func (q *Quantizer) settle(stored []byte, groups, n int) error {
+	scales, tops := q.scales[:groups], q.tops[:groups]
 	copy(q.wanted, scales)
 	q.opt.ScaleType.Encode(stored, scales)
 	q.opt.ScaleType.Decode(scales, stored)
@@ -254,9 +272,6 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 			q.wanted[g] = end
 		}
 		q.wants = max(q.wants, q.opt.ScaleType.Underflow(q.wanted[g], s))
-	}
-	if q.wants != 0 {
-		q.wants = q.lacking(row)
 	}
 	return nil
 }

@@ -1,8 +1,10 @@
 package cuda
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
@@ -88,6 +90,7 @@ func testColumns(t *testing.T, o *Ops) {
 	}{
 		{"blocks", 150, 200, 3, 64, false, gptq.Options{Damp: .01}},
 		{"retargeted", 70, 130, 4, 32, false, gptq.Options{Damp: .1, Retarget: .5}},
+		{"few retargeted", 20, 130, 4, 32, false, gptq.Options{Damp: .1, Retarget: .5, Rows: 20}},
 		{"one block", 3, 33, 2, 33, false, gptq.Options{Damp: .01, Retarget: 1}},
 		{"singular", 5, 40, 5, 32, true, gptq.Options{}},
 	} {
@@ -124,7 +127,8 @@ func testColumns(t *testing.T, o *Ops) {
 				t.Fatal(err)
 			}
 
-			quantize := func(stats rounding.Stats, ready func()) (codes []uint8, loss, nearest float64, out rounding.RowError, report gptq.Report) {
+			quantize := func(stats rounding.Stats, ready func(), searched bool) (parts [][]byte, errs []rounding.RowError, codes []uint8, loss, nearest float64, out rounding.RowError, report gptq.Report) {
+				t.Helper()
 				s, err := gptq.NewState(stats, c.options)
 				if err != nil {
 					t.Fatal(err)
@@ -132,17 +136,21 @@ func testColumns(t *testing.T, o *Ops) {
 				defer s.Close()
 				ready()
 				q, err := s.QuantizerBy(func() (gptq.Rounder, error) {
-					return rtn.NewQuantizer(lut.Format{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
+					q, err := rtn.NewQuantizer(lut.Format{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
+					if searched {
+						return q, err
+					}
+					return struct{ gptq.Leveled }{q}, err
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
 				rowBytes := lut.RowBytes(c.k, c.bits)
-				parts := [][]byte{
+				parts = [][]byte{
 					lut.ScalesPart: make([]byte, 2*c.n*weight.GroupsIn(c.k, c.group)),
 					lut.CodesPart:  make([]byte, c.n*rowBytes),
 				}
-				errs := make([]rounding.RowError, c.n)
+				errs = make([]rounding.RowError, c.n)
 				if err := q.Rows(parts, errs, w); err != nil {
 					t.Fatal(err)
 				}
@@ -157,10 +165,26 @@ func testColumns(t *testing.T, o *Ops) {
 					out.OutputSquared += e.OutputSquared
 					lut.UnpackCodes(codes[n*c.k:(n+1)*c.k], parts[lut.CodesPart][n*rowBytes:(n+1)*rowBytes], c.bits)
 				}
-				return codes, loss, nearest, out, s.Report()
+				return parts, errs, codes, loss, nearest, out, s.Report()
 			}
-			want, wantLoss, wantNearest, wantOut, wantReport := quantize(host, func() {})
-			got, loss, nearest, out, report := quantize(device, func() { o.Free(device.h, device.d) })
+			_, _, want, wantLoss, wantNearest, wantOut, wantReport := quantize(host, func() {}, true)
+			inParts, inErrs, _, _, _, _, _ := quantize(device, func() {}, false)
+			parts, errs, got, loss, nearest, out, report := quantize(device, func() {
+				if c.options.Rows == 0 {
+					o.Free(device.h, device.d)
+				}
+			}, true)
+			if c.options.Rows > 0 {
+				o.Free(device.h, device.d)
+			}
+			for i := range parts { // by the scales that the host finds
+				if !bytes.Equal(parts[i], inParts[i]) {
+					t.Errorf("part %d is another where the device searches scales", i)
+				}
+			}
+			if !slices.Equal(errs, inErrs) {
+				t.Errorf("errors are %+v where the device searches scales: want %+v", errs, inErrs)
+			}
 			if !(math.Abs(loss/wantLoss-1) < .01) || !(math.Abs(nearest/wantNearest-1) < 1e-3) {
 				t.Errorf("loss %v, to nearest %v: want %v, %v", loss, nearest, wantLoss, wantNearest)
 			}

@@ -7,15 +7,17 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/cuda/cudatest"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
 
-// hostStamps returns the stamps of a test, and what asks them about a subtest with the kernels for the i-th type of activations.
-func hostStamps(t *testing.T, arch int) (due func(t *testing.T, i int)) {
+// hostStamps returns the stamps of a test, and what asks them about a subtest with the kernels for the i-th type of activations, and
+// more.
+func hostStamps(t *testing.T, arch int) (due func(t *testing.T, i int, more ...driver.Kernel)) {
 	s := kerneltest.NewStamps(t, kerneltest.StampOptions{Update: *cudatest.Update, All: *cudatest.Long})
-	return func(t *testing.T, i int) {
+	return func(t *testing.T, i int, more ...driver.Kernel) {
 		t.Helper()
-		s.Due(t, kerneltest.Modules(arch, Kernels(types[i].acts)...)...)
+		s.Due(t, kerneltest.Modules(arch, append(Kernels(types[i].acts), more...)...)...)
 	}
 }
 
@@ -47,17 +49,24 @@ func TestHost(t *testing.T) {
 				test(t)
 			})
 		}
+		rounds := func(name string, test func(t *testing.T)) {
+			t.Run(name, func(t *testing.T) {
+				due(t, i, SearchKernel())
+				test(t)
+			})
+		}
 		switch i {
 		case 0:
 			opstest.Run(t, o, options)
 			run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 			run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 			run("Experts", func(t *testing.T) { testExperts(t, o) })
-			run("Devices", func(t *testing.T) { testDevices(t, o) })
+			rounds("Devices", func(t *testing.T) { testDevices(t, o) })
 			run("Score", func(t *testing.T) { testScore(t, o) })
 			run("Rank", func(t *testing.T) { testRank(t, o) })
 			run("Mix", func(t *testing.T) { testMix(t, o, i) })
-			run("Columns", func(t *testing.T) { testColumns(t, o) })
+			rounds("Columns", func(t *testing.T) { testColumns(t, o) })
+			rounds("Search", func(t *testing.T) { testSearch(t, o) })
 			for _, family := range hostFamilies() {
 				run("Families "+family, func(t *testing.T) { opstest.Families(t, o, familyBounds(i), family) })
 			}
@@ -160,6 +169,7 @@ func TestHostLong(t *testing.T) {
 					t.Run("Rank", func(t *testing.T) { testRank(t, o) })
 					t.Run("Mix", func(t *testing.T) { testMix(t, o, i) })
 					t.Run("Columns", func(t *testing.T) { testColumns(t, o) })
+					t.Run("Search", func(t *testing.T) { testSearch(t, o) })
 					t.Run("Rotate", func(t *testing.T) { testRotate(t, o) })
 					testViterbi(t, o, trellis.Pairs, 6, 3)
 					testViterbi(t, o, trellis.MCG, 8, 1)

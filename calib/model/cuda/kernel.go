@@ -56,6 +56,8 @@ var (
 	solveSource string
 	//go:embed columns.cu
 	columnsSource string
+	//go:embed search.cu
+	searchSource string
 	//go:embed rings.cu
 	ringsSource string
 	//go:embed trellis.cu
@@ -121,7 +123,7 @@ func modules(acts driver.DType) []driver.Kernel {
 // loading returns them in the order in which they are loaded until a kernel is found: last those that one learns by, which take a
 // compiler as long as all others.
 func loading(acts driver.DType) []driver.Kernel {
-	all := append(modules(acts), ringsKernel())
+	all := append(modules(acts), ringsKernel(), SearchKernel())
 	learns := func(k driver.Kernel) int {
 		if strings.HasPrefix(k.Name, "grad.") || strings.HasPrefix(k.Name, "train.") {
 			return 1

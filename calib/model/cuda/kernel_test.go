@@ -25,7 +25,7 @@ func TestCompile(t *testing.T) {
 			}
 			kernels := cuda.Kernels(acts)
 			if acts == driver.F16 {
-				kernels = append(kernels, cuda.RingKernels(layouts(t, *cudatest.Long)...)...)
+				kernels = append(append(kernels, cuda.SearchKernel()), cuda.RingKernels(layouts(t, *cudatest.Long)...)...)
 			}
 			for _, k := range kernels {
 				k.Options.Arch = arch
@@ -54,7 +54,7 @@ func layouts(t *testing.T, all bool) (layouts []trellis.Layout) {
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
-	for _, k := range append(cuda.Kernels(driver.F16), cuda.RingKernels(layouts(t, false)...)...) {
+	for _, k := range append(append(cuda.Kernels(driver.F16), cuda.SearchKernel()), cuda.RingKernels(layouts(t, false)...)...) {
 		if strings.Contains(k.Source, "#include") {
 			t.Errorf("%s includes a header", k.Name)
 		}
@@ -65,7 +65,7 @@ func TestNoHeaders(t *testing.T) {
 // stand-in for a GPU does not run products of packed weights, which launch some of them.
 func TestKernelNames(t *testing.T) {
 	var sources strings.Builder
-	for _, k := range append(cuda.Kernels(driver.F16), cuda.RingKernels(layouts(t, false)...)...) {
+	for _, k := range append(append(cuda.Kernels(driver.F16), cuda.SearchKernel()), cuda.RingKernels(layouts(t, false)...)...) {
 		sources.WriteString(k.Source)
 	}
 	files, err := filepath.Glob("*.go")
