@@ -131,7 +131,7 @@ const (
 
 // walk says how the text is run.
 func (c *calibrator) walk() model.WalkOptions {
-	o := model.WalkOptions{Windows: c.text.Windows, Original: c.o.GPTQ.Retarget > 0}
+	o := model.WalkOptions{Windows: c.text.Windows, Original: c.o.GPTQ.Retarget > 0, Apart: c.o.Float}
 	if c.o.Device != "cpu" {
 		o.Together = min(tokensTogether, c.text.Tokens()/c.Devices()) // so that each device has some
 	}

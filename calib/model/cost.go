@@ -180,12 +180,16 @@ func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
 			squares += square(b.Told.Gate.K) + square(b.Told.Proj.K)
 		}
 	}
+	// Queries, keys and values are computed twice on the way, gates and what they are
+	// multiplied by too, unless the model stays as it is.
+	again := 1.8
+	if !slices.ContainsFunc(d.Blocks, func(b arch.Block) bool { return !fedAtOnce(&b, o) }) {
+		again = 1
+	}
 	var all float64
 	for _, w := range o.Windows {
 		linear, attention := work(d, len(w))
-		// Queries, keys and values are computed twice on the way, gates and what they are
-		// multiplied by too.
-		all += streams*(1.8*linear+attention) + products*float64(len(w))*squares
+		all += streams*(again*linear+attention) + products*float64(len(w))*squares
 	}
 	return all
 }

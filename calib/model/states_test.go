@@ -45,7 +45,7 @@ func (k *keptStates) Load(block, window int, state []float32) error {
 }
 
 // TestStates: what windows are between blocks does not depend on the windows beside them, and a walk that begins there shows a
-// visitor the same to the bit, in every family.
+// visitor the same to the bit, in every family. So does one that spares passes.
 func TestStates(t *testing.T) {
 	racetest.Skip(t)
 	for i, g := range archtest.Goldens(t) {
@@ -74,6 +74,16 @@ func TestStates(t *testing.T) {
 			walk(whole, windows, model.WalkOptions{States: kept, To: len(d.Blocks)})
 			if want := len(d.Blocks) * len(windows); len(kept.of) != want {
 				t.Fatalf("%d states were kept: want %d", len(kept.of), want)
+			}
+			spared := newVisitor(t, src)
+			spared.nope = true
+			walk(spared, windows, model.WalkOptions{States: kept, To: len(d.Blocks), Apart: true})
+			for path, all := range whole.stats {
+				for e, want := range all {
+					if s := spared.stats[path][e]; s.tokens != want.tokens || firstDiff(s.h, want.h) >= 0 {
+						t.Errorf("where passes are spared %s has other statistics", path)
+					}
+				}
 			}
 			for from := range d.Blocks {
 				none := newVisitor(t, src)

@@ -26,6 +26,8 @@ type WalkOptions struct {
 	// StatsBytes bounds the statistics of experts that exist at a time, where one has no more; experts of a stack come together all
 	// the same. 0 is 8 GiB.
 	StatsBytes int64
+	// Apart says that the visitor's Weight has no layer, so that the model stays as it is: some passes are spared then.
+	Apart bool
 	// From is the block that the walk begins with, before which States has what the windows are; 0 begins with their tokens.
 	From int
 	// To is how many blocks it goes through at least, whatever the visitor wants.
@@ -156,8 +158,14 @@ func passes(b *arch.Block, o WalkOptions) int {
 	if b.Told != nil {
 		n += 2
 	}
+	if fedAtOnce(b, o) {
+		n--
+	}
 	return n
 }
+
+// fedAtOnce reports whether the windows pass through the MLP of a block but once: what its last layer reads is made on the way.
+func fedAtOnce(b *arch.Block, o WalkOptions) bool { return o.Apart && b.MLP != nil && b.Told == nil }
 
 func (w *walker) walk(ctx context.Context) error {
 	for i, tokens := range w.texts {
@@ -415,6 +423,20 @@ func (w *walker) through(ctx context.Context, i int) error {
 	if err := w.visitMLPs(ctx, b, spans, mix); err != nil {
 		return err
 	}
+	finite := func(a activations) error {
+		token := w.ops.NotFinite(a.h, a.t, w.desc.Hidden)
+		if token < 0 {
+			return nil
+		}
+		window := spans[w.at].from
+		for ; token >= w.windows[window].tokens; window++ {
+			token -= w.windows[window].tokens
+		}
+		return fmt.Errorf("%s: the hidden state of token %d of window %d is %w after layer %d", w.name, token, w.offset+window, ErrNotFinite, i)
+	}
+	if fedAtOnce(b, w.o) {
+		return w.visitFed(ctx, b, finite)
+	}
 	end := func(a activations, d *layer) { w.feed(a, d) }
 	if b.Told != nil {
 		if err := w.visitTold(ctx, b.Told); err != nil {
@@ -434,12 +456,8 @@ func (w *walker) through(ctx context.Context, i int) error {
 				a.routing = w.chose[w.at]
 			}
 			end(a, &w.streams[s].layer)
-			if token := w.ops.NotFinite(a.h, a.t, w.desc.Hidden); token >= 0 {
-				window := spans[w.at].from
-				for ; token >= w.windows[window].tokens; window++ {
-					token -= w.windows[window].tokens
-				}
-				return fmt.Errorf("%s: the hidden state of token %d of window %d is %w after layer %d", w.name, token, w.offset+window, ErrNotFinite, i)
+			if err := finite(a); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -478,6 +496,9 @@ func (w *walker) visitMLPs(ctx context.Context, b *arch.Block, spans []span, mix
 		if err != nil {
 			return err
 		}
+		if fedAtOnce(b, w.o) {
+			return nil
+		}
 		err = w.visit(ctx, spans, false, func(at []activations) {
 			w.mlpsIn(at)
 			w.eachMLP(at, mid, g, func(m int, in []Array) { w.tapGated(mid[m], at, m, in) })
@@ -503,6 +524,49 @@ func (w *walker) visitMLPs(ctx context.Context, b *arch.Block, spans []span, mix
 		w.tap(back, x...)
 		w.ops.Free(x...)
 	}, back)
+}
+
+// visitFed visits the last layer of a block's MLP, and adds what that makes as it goes.
+func (w *walker) visitFed(ctx context.Context, b *arch.Block, finite func(a activations) error) error {
+	r, down := readersOf(b.MLP.Down), b.MLP.Down
+	w.begin(r)
+	defer w.forget(r)
+	if *w.slots[down] = w.quantized.linear(down); w.quantized.err != nil {
+		return w.quantized.err
+	}
+	err := w.pass(ctx, w.windows, func(at []activations) error {
+		a, d := at[0], &w.streams[0].layer
+		x := w.mlpIn(a, d)
+		w.residual(a, d.mlpOut, outEps(b.MLPOut), func(y Array, add bool) { w.mlpTapped(r, y, x, a, d.mlp, add) })
+		w.leave(a, d)
+		if err := finite(a); err != nil {
+			return err
+		}
+		w.part(w.windows, r)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.quantize(ctx, []*readers{r}); err != nil {
+		return err
+	}
+	if w.over([]*readers{r}) {
+		return errOver
+	}
+	return w.ops.Err()
+}
+
+// mlpTapped is [Model.mlp] which shows what the last layer reads, row by row, on the way.
+func (w *walker) mlpTapped(r *readers, y, n Array, a activations, d *mlp, add bool) {
+	wide, inter, most := width(d.down.w), width(d.up.w), w.mlpRows(a.t)
+	for from := 0; from < a.t; from += most {
+		to := min(from+most, a.t)
+		mid, up := a.gate.Slice(0, (to-from)*inter), a.up.Slice(0, (to-from)*inter)
+		w.gates(d, mid, mid, up, n.Slice(from*wide, to*wide), to-from)
+		w.tap(r, mid)
+		w.ops.Linear(mid, to-from, d.down.into(y.Slice(from*wide, to*wide), add))
+	}
 }
 
 // mlpsIn is [Model.mlpIn] of every stream.
