@@ -15,6 +15,9 @@ var pairSource string
 
 const pairName = "lutpair"
 
+// pairsTried is whether lutpair.cu is tried beside others. It has yet to run on a GPU, which is what TestGPUPair is for.
+const pairsTried = false
+
 // pairVariant is lutpair.cu as it is compiled: fields of 128 rows of Ŵ, each of two blocks.
 type pairVariant struct {
 	Columns int // rows of X of a field

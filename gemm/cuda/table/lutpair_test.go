@@ -134,13 +134,12 @@ func (h hostPair) check(t *testing.T, seed uint64, p manyProduct) {
 	}.Run(t)
 }
 
-// TestPairWays holds pairs to be behind all others, and to GPUs that have clusters.
+// TestPairWays holds pairs to as many rows as they are for, and to GPUs that have clusters.
 func TestPairWays(t *testing.T) {
 	g := cuda.GPU{DeviceInfo: driver.DeviceInfo{Major: 9, SMs: 132, SharedPerBlock: HopperShared, Clusters: true}}
 	table := Like(Format{4, 128, weight.F16, driver.F16}, 8192, 8192)
 	integers := *table
 	integers.integers = true
-	isPair := func(by cuda.Way) bool { _, ok := by.(pairVariant); return ok }
 	for _, test := range []struct {
 		w    *Tiles
 		m    int
@@ -152,18 +151,20 @@ func TestPairWays(t *testing.T) {
 		{&integers, 128, "pair c128 s1 integers"},
 		{table, 257, ""},
 	} {
-		all := test.w.Ways(g, test.m)
-		got, first := "", slices.IndexFunc(all, isPair)
-		if first >= 0 {
-			got = all[first].String()
+		got := ""
+		if all := test.w.pairWays(g, test.m); len(all) > 0 {
+			got = all[0].(pairVariant).String()
 		}
-		if first == 0 || got != test.want {
-			t.Errorf("%d rows: pairs are from %d on, %q, want them behind others and %q", test.m, first, got, test.want)
+		if got != test.want {
+			t.Errorf("%d rows: %q is the first, want %q", test.m, got, test.want)
 		}
 		without := g
 		without.Clusters = false
-		if slices.ContainsFunc(test.w.Ways(without, test.m), isPair) {
-			t.Errorf("%d rows: pairs without clusters", test.m)
+		if all := test.w.pairWays(without, test.m); len(all) > 0 {
+			t.Errorf("%d rows: %v without clusters", test.m, all)
+		}
+		if slices.ContainsFunc(test.w.Ways(g, test.m), func(by cuda.Way) bool { _, ok := by.(pairVariant); return ok }) != (pairsTried && test.want != "") {
+			t.Errorf("%d rows: pairs are among what is tried: %v", test.m, !pairsTried)
 		}
 	}
 }

@@ -54,7 +54,10 @@ func (t *Tiles) halfWays(g cuda.GPU, m int) []cuda.Way {
 		first = slices.Index(all, cuda.Way(cuda.InTurns))
 	}
 	all[0], all[first] = all[first], all[0]
-	return append(all, t.pairWays(g, m)...) // behind all others until a GPU has shown which are the first
+	if pairsTried {
+		all = append(all, t.pairWays(g, m)...)
+	}
+	return all
 }
 
 // withLookups returns ways of lutmany.cu with the lookups that a matrix may be multiplied by, each behind the table's.
