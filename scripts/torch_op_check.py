@@ -314,6 +314,7 @@ class Looks:
         c = self.module.Config.from_address(config)
         at = ctypes.c_void_p.from_address(arguments).value
         second = (ctypes.c_void_p * 2).from_address(arguments)[1]
+        self.attributes = {c.attributes[i].id: tuple(c.attributes[i].value) for i in range(c.count)}
         self.launched.append((c.grid[0], c.block[0], c.shared, c.stream, c.count, c.attributes[0].id, ctypes.string_at(at, 92), at, ctypes.string_at(second, 24)))
         return 0
 
@@ -328,6 +329,9 @@ def plan(args: argparse.Namespace, work: Path) -> int:
         lutq_torch = module(tiles)
         looks = Looks(lutq_torch)
         op = lutq_torch.Op(tiles, lutq_torch.Driver(looks))
+        pair = {"kernel": "", "arguments": "", "grid": 4, "block": 32, "shared": 0, "programmatic": True, "cluster": 2}
+        lutq_torch.Launch(pair, ctypes.c_void_p(1), bytes(96), bytes(24))(op.driver, 7)
+        bad += {id: value[:2] for id, value in looks.attributes.items()} != {6: (1, 0), 4: (1 << 32 | 2, 1)}
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16, trust_remote_code=True)
         with safe_open(next(tiles.glob("*.safetensors")), "pt") as stored:
             for packed in model.modules():

@@ -306,15 +306,16 @@ def by_kernels(args: argparse.Namespace, work: Path) -> int:
     config = lutq_vllm.Config.from_config({"version": 1, "kind": "lut", "bits": 4, "group": 64, "scale_type": "f16", "codebook": "nf", "tensors": tensors})
     config.read = True
     dense = {name: lutq_hf.dequantize(t["codes"], t["scales"], t["codebook"], None, k, 64, "lut", "f16", torch.bfloat16) for name, t in stored.items()}
-    find = lutq_kernels.KERNELS.find
+    real, find = torch.cuda.is_available(), lutq_kernels.KERNELS.find
     cpu = torch.library.Library("lutq", "FRAGMENT")
     cpu.impl("multiply_tiles", lutq_kernels.multiply, "CPU")
-    fakes = mock.patch.multiple(torch.cuda, is_available=lambda: True, get_device_name=lambda d: "h200", get_device_capability=lambda d: (9, 0))
+    fakes = mock.patch.multiple(torch.cuda, is_available=lambda: True, get_device_name=lambda d: "h200", get_device_capability=lambda d: (9, 0), current_device=lambda: 0)
     stream = mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=7))
     here = mock.patch.multiple(lutq_kernels, DEVICE="cpu", AT_ONCE=1 << 20)
     cache = mock.patch.dict(os.environ, LUTQ=args.lutq, XDG_CACHE_HOME=str(work))
     kernels = mock.patch.object(lutq_kernels.KERNELS, "find", lambda *a: by_driver(find(*a), driver))
-    with fakes, stream, here, cache, kernels, mock.patch.object(torch.cuda, "device"):
+    warns = mock.patch.object(lutq_kernels.LOG, "warning")
+    with fakes, stream, here, cache, kernels, mock.patch.object(torch.cuda, "device"), warns as warned:
         made, hashes = [], set()
         for name, (sizes, parts, apart) in layers.items():
             for gpu, gpus in (0, 1), (1, 2):
@@ -353,6 +354,9 @@ def by_kernels(args: argparse.Namespace, work: Path) -> int:
                 if not float((method.apply(layer, x, bias).float() - right).abs().max() / right.abs().max()) < 2**-8:
                     bad += 1
                     print(f"{name} on {gpus}, {m} rows: BAD")
+        if not real and (warned.call_count != 1 or "cannot be measured" not in str(warned.call_args)):
+            bad += 1
+            print(f"BAD: nothing is measured, which is said {warned.call_count} times: {warned.call_args}")
         bad += len(hashes) < len(made)  # each layer changes what vLLM finds compiled code by
         shapes = torch.ops.lutq.multiply_tiles(torch.empty(2, 3, k, device="meta"), *(torch.empty(0, device="meta") for _ in "ts"), None, [16, 40])
         bad += [s.shape for s in shapes] != [(2, 3, 16), (2, 3, 40)]

@@ -28,8 +28,8 @@ from pathlib import Path
 PROMPTS, LENGTH, WRITTEN = 4, 128, 64  # texts, tokens of each, and tokens that are written behind it
 TEXT = Path(__file__).parent.parent / "calib" / "testdata" / "harbour.txt"
 NO_MACHETE = {"VLLM_DISABLED_KERNELS": "MacheteLinearKernel"}
-# What the wheel has and these folders need not: attention and products of other kinds, sources, pages and tuning.
-LEFT_OUT = r"vllm_flash_attn/.*\.so$|flashmla|third_party/deep_gemm/|vllm-rs$|/static/|fused_moe/configs/|/RECORD$"
+# What the wheel has and these folders need not: other attention, products of other kinds, sources, pages and tuning.
+LEFT_OUT = r"vllm_flash_attn/_vllm_fa2.*\.so$|flashmla|third_party/deep_gemm/|vllm-rs$|/static/|fused_moe/configs/|/RECORD$"
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Row:
     eager: bool = False
     gpus: int = 1
     apart: bool = False  # the engine in a process of its own
+    attention: str = "TRITON_ATTN"  # which needs no library, but that for prompts latent attention takes FlashAttention 3
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -68,6 +69,7 @@ FOLDERS = {
     "phi3": ("phi3-model", ["--bits", "4"], ""),
     "mixtral": ("mixtral-model", ["--bits", "4"], ""),
     "qwen3": ("qwen3-model", ["--bits", "4"], ""),
+    "deepseek": ("deepseek-model", ["--bits", "4"], ""),
 }  # fmt: skip
 
 ROWS = [
@@ -96,6 +98,9 @@ ROWS = [
     Row("lutq, Mixtral's experts, packed", "mixtral", "mixtral", env={"LUTQ_EXPERTS": "packed"}),
     Row("lutq, Mixtral's experts on two GPUs", "mixtral", "mixtral", eager=True, gpus=2, apart=True),
     Row("lutq, Qwen3's experts", "qwen3", "qwen3"),
+    Row("lutq, Qwen3's experts, packed", "qwen3", "qwen3", env={"LUTQ_EXPERTS": "packed"}),
+    Row("lutq, DeepSeek's mla", "deepseek", "deepseek", attention="TRITON_MLA"),
+    Row("lutq, DeepSeek's mla by its heads", "deepseek", "deepseek", env={"VLLM_MLA_DISABLE": "1"}),
 ]
 
 
@@ -148,7 +153,7 @@ def prepare(requirements: str, payload: str, card: str = "") -> None:
 
 
 def random_models(model: Path, folders: Path) -> None:
-    """Checkpoints of other forms, with the tokenizer's vocabulary: q, k and v in one matrix, and experts."""
+    """Checkpoints of other forms, with the tokenizer's vocabulary: q, k and v in one matrix, experts, and latent attention."""
     import torch
     import transformers
 
@@ -161,6 +166,10 @@ def random_models(model: Path, folders: Path) -> None:
         "phi3-model": transformers.Phi3Config(**common),
         "mixtral-model": transformers.MixtralConfig(**common | {"intermediate_size": 256}, num_local_experts=4, num_experts_per_tok=2, head_dim=64),
         "qwen3-model": transformers.Qwen3MoeConfig(**common, moe_intermediate_size=128, num_experts=16, num_experts_per_tok=4, head_dim=64),
+        "deepseek-model": transformers.DeepseekV2Config(  # whose kernels are for its own widths; without experts
+            **common | {"num_key_value_heads": 4}, q_lora_rank=128, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128,
+            n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=128, first_k_dense_replace=2,
+        ),
     }.items():  # fmt: skip
         torch.manual_seed(1)
         transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folders / name)
@@ -262,7 +271,7 @@ def one(spec: str) -> None:
         vocabulary = json.loads(Path(spec["folders"], row.folder, "config.json").read_text())["vocab_size"]
         options = {} if row.eager else {"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]}}
         if torch.cuda.is_available():
-            options["attention_backend"] = "TRITON_ATTN"  # the others' libraries are left out
+            options["attention_backend"] = row.attention
         llm = LLM(
             f"{spec['folders']}/{row.folder}", dtype=row.dtype, enforce_eager=row.eager, tensor_parallel_size=row.gpus, max_model_len=512, max_num_seqs=PROMPTS,
             max_logprobs=-1, enable_prefix_caching=False, skip_tokenizer_init=True, gpu_memory_utilization=0.02, kv_cache_memory_bytes=1 << 28, seed=0,

@@ -58,6 +58,7 @@ func gpuOf(name string) (driver.DeviceInfo, error) {
 func newTorchKernelsCommand(u *ui) *cobra.Command {
 	var o struct {
 		gpu, dtype string
+		measure    int
 		force      bool
 		json       bool
 	}
@@ -68,7 +69,10 @@ func newTorchKernelsCommand(u *ui) *cobra.Command {
 		Long: `Torch-kernels writes to a folder OUT what "repack --target torch" writes beside
 tiles: kernels, how they are launched, and lutq_torch.py. A MATRIX is
 NxK:BITS:GROUP:SCALE, and its layer in lutq_torch.json has that name. The plugin
-for vLLM calls this command when it first meets a shape.
+for vLLM calls this command when it first meets a shape. With --measure the ways
+to multiply more rows of activations than one kernel takes are timed on a GPU of
+this machine, and those whose results are right and that are the fastest are
+written, with the times. Else they are those that are the fastest on an H200.
 
   lutq torch-kernels out 4096x4096:4:64:f16 1024x4096:3:row:bf16 --type bf16`,
 		Args: cobra.MinimumNArgs(2),
@@ -85,7 +89,7 @@ for vLLM calls this command when it first meets a shape.
 				return outputHint(err)
 			}
 			defer func() { err = errors.Join(err, work.Discard()) }() // nothing after Install
-			op, bytes, err := writeKernels(c.Context(), work.Dir(), o.gpu, "", layers, types...)
+			op, bytes, err := writeKernels(c.Context(), work.Dir(), o.gpu, o.measure, "", layers, types...)
 			if err != nil {
 				return err
 			}
@@ -105,10 +109,14 @@ for vLLM calls this command when it first meets a shape.
 	f := c.Flags()
 	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "GPU `NAME`, as repack has it")
 	f.Var(newWord(&o.dtype, anyType, types...), "type", "activations of type `NAME`: "+strings.Join(types, ", "))
+	f.IntVar(&o.measure, "measure", guessed, "GPU `INDEX` on which ways to multiply are timed")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print lutq_torch.json")
 	return c
 }
+
+// guessed stands for no GPU on which something is measured.
+const guessed = -1
 
 // anyType stands for all types of activations.
 const anyType = "all"
@@ -151,20 +159,31 @@ func writeTorch(ctx context.Context, dir string, m *lutq.Model, gpu string) (op 
 			layers[name] = &repack.CUDATiles{N: t.Shape[0], K: t.Shape[1], Bits: s.Bits, Group: s.Columns(t.Shape[1]), ScaleType: s.ScaleType}
 		}
 	}
-	return writeKernels(ctx, dir, gpu, m.Config().SHA256, layers, torch.Types()...)
+	return writeKernels(ctx, dir, gpu, guessed, m.Config().SHA256, layers, torch.Types()...)
 }
 
-// writeKernels writes the kernels for matrices, by name, and activations of some types to a folder.
-func writeKernels(ctx context.Context, dir, gpu, sha256 string, layers map[string]*repack.CUDATiles, types ...driver.DType) (op *torch.Op, bytes int64, err error) {
-	info, err := gpuOf(gpu)
-	if err != nil {
-		return nil, 0, err
-	}
+// writeKernels writes the kernels for matrices, by name, and activations of some types to a folder. Ways to multiply are measured on a GPU of
+// this machine, for which the kernels are then, unless it is to be guessed.
+func writeKernels(ctx context.Context, dir, gpu string, measure int, sha256 string, layers map[string]*repack.CUDATiles, types ...driver.DType) (op *torch.Op, bytes int64, err error) {
 	c, err := driver.Open(driver.Options{})
 	if err != nil {
 		return nil, 0, err
 	}
-	if op, err = torch.New(ctx, c, info, sha256, layers, types...); err != nil {
+	var info driver.DeviceInfo
+	var by torch.Measurer
+	if measure == guessed {
+		info, err = gpuOf(gpu)
+	} else if info, err = c.DeviceInfo(measure); err == nil {
+		var g *torch.OnGPU
+		if g, err = torch.NewOnGPU(c, measure); err == nil {
+			by = g
+			defer func() { err = errors.Join(err, g.Close()) }()
+		}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if op, err = torch.New(ctx, c, info, sha256, layers, by, types...); err != nil {
 		return nil, 0, err
 	}
 	bytes, err = op.Write(dir)

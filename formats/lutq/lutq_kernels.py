@@ -4,10 +4,16 @@ Layers of the kind lut are laid out as the kernels read them when they have been
 and how they are launched come from the program lutq, which compiles them for the shapes at hand when these are first met and keeps
 them in the cache folder: $XDG_CACHE_HOME/lutq/torch, which may be deleted. It is the lutq that the environment's LUTQ names,
 or that is on the PATH.
+
+What multiplies more than 32 rows of activations is measured then, on the GPU, for each shape and some numbers of rows: kernels, or writing the weights as
+numbers for PyTorch's product. What was found to be the fastest stays in the folder, and is the same in whatever program: one process of
+a machine measures, and others take what it has found. LUTQ_MEASURE=0 has it be what is known of an H200. Results hang on what is chosen, by
+rounding; GPUs that share a model need not choose alike, as each multiplies by weights of its own.
 """
 
 import atexit
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import logging
@@ -29,6 +35,7 @@ GROUPS = (32, 64, 128, 256)  # columns that a scale may have, if not all
 AT_ONCE = 1 << 24  # weights that are laid out at a time
 DEVICE = "cuda"  # that has kernels
 TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+MEASURING = 120  # seconds, after which it has failed
 LOG = logging.getLogger("vllm.lutq")  # where vLLM shows it
 
 
@@ -114,28 +121,44 @@ def cache(name: str) -> Path:
     return folder / name
 
 
-def compilers() -> list[str]:
-    """Folders of PyTorch's NVRTC, with which lutq compiles."""
+def libraries() -> list[str]:
+    """Folders of PyTorch's NVRTC, with which lutq compiles, and of its cuBLAS, which it times."""
     spec = importlib.util.find_spec("nvidia")
     places = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    return [str(f) for p in places for f in (p / "cu13" / "lib", p / "cuda_nvrtc" / "lib") if f.is_dir()]
+    return [str(f) for p in places for f in (p / "cu13" / "lib", p / "cuda_nvrtc" / "lib", p / "cublas" / "lib") if f.is_dir()]
 
 
-def compiled(lutq: str, matrices: list[str], dtype: str, gpu: str) -> Path:
+def compiled(lutq: str, matrices: list[str], dtype: str, device: torch.device) -> Path:
     """The folder of kernels for matrices, which lutq writes where it is not there."""
     env = dict(os.environ)
-    env["LUTQ_CUDA_PATH"] = os.pathsep.join(filter(None, [env.get("LUTQ_CUDA_PATH"), *compilers()]))
+    env["LUTQ_CUDA_PATH"] = os.pathsep.join(filter(None, [env.get("LUTQ_CUDA_PATH"), *libraries()]))
+    measure = env.get("LUTQ_MEASURE") != "0"
     with open(lutq, "rb") as f:
         digest = hashlib.file_digest(f, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(f.read())
-    for text in (gpu, dtype, env["LUTQ_CUDA_PATH"], *matrices):
+    gpu = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
+    for text in (gpu, dtype, env["LUTQ_CUDA_PATH"], str(measure), *matrices):
         digest.update(text.encode() + b"\n")
     folder = cache(digest.hexdigest()[:32])
+    command = [lutq, "torch-kernels", str(folder), *matrices, "--type", dtype]
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a process for each GPU wants the same
-        if not (folder / "lutq_torch.json").exists():
-            done = subprocess.run([lutq, "torch-kernels", str(folder), *matrices, "--type", dtype], env=env, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"{lutq}: {done.stderr.strip() or done.returncode}")
+        if (folder / "lutq_torch.json").exists():
+            return folder
+        run = functools.partial(subprocess.run, env=env, capture_output=True, text=True)
+        if measure:
+            torch.cuda.empty_cache()  # lutq needs some of the GPU's memory
+            index = torch.cuda.current_device() if device.index is None else device.index
+            try:
+                done = run([*command, "--measure", str(index)], timeout=MEASURING)
+                why = done.stderr.strip() or done.returncode
+            except subprocess.TimeoutExpired as e:
+                done, why = None, e
+            if done and not done.returncode:
+                return folder
+            LOG.warning("lutq: what multiplies is guessed, as it cannot be measured: %s", why)
+        done = run(command)
+        if done.returncode:
+            raise RuntimeError(f"{lutq}: {done.stderr.strip() or done.returncode}")
     return folder
 
 
@@ -176,7 +199,7 @@ class Kernels:
                 self.say("layers are unpacked whenever they are multiplied by, which is slow: for kernels put the program lutq on the PATH or its path into LUTQ (`go install ./cmd/lutq` builds it)")
                 return None
             try:
-                folder = compiled(lutq, matrices, dtype, f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}")
+                folder = compiled(lutq, matrices, dtype, device)
                 op = module(folder).Op(folder)
             except (OSError, RuntimeError, ValueError) as e:
                 self.say(f"layers are unpacked whenever they are multiplied by, which is slow, for want of kernels: {e}")

@@ -55,8 +55,8 @@ type choice struct {
 // manyBuckets are the rows of X up to which they are treated alike: those behind the last as those before.
 var manyBuckets = [...]int{24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 2048, 4096}
 
-// manyBucket returns the largest number of rows, above MaxRows, that is treated like m.
-func manyBucket(m int) int {
+// Alike returns the largest number of rows, above [MaxRows], that is treated like m, which is above it.
+func Alike(m int) int {
 	for _, b := range manyBuckets {
 		if m <= b {
 			return b
@@ -131,7 +131,7 @@ func (e *Engine) Way(t Tiles, m int) Way {
 	case e.Folds(t, m): // which hangs on m itself
 		return InFP8
 	}
-	rows := manyBucket(m)
+	rows := Alike(m)
 	key := choice{ofWay, t.Key(e.gpu, rows)}
 	if by, ok := e.choices[key]; ok {
 		return by
@@ -154,7 +154,7 @@ func (e *Engine) chosen(key choice, t Tiles, rows int, all []Way) Way {
 
 // Prefer has m rows of X, and as many as are treated alike, multiplied in one of the [Engine.Ways] from now on, by matrices like some.
 func (e *Engine) Prefer(t Tiles, m int, by Way) {
-	e.choices[choice{ofWay, t.Key(e.gpu, manyBucket(m))}] = by
+	e.choices[choice{ofWay, t.Key(e.gpu, Alike(m))}] = by
 }
 
 // Unpacks reports whether a product of m rows of X is taken to be faster by [Unpacked.MatMul] than by

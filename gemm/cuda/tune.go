@@ -120,7 +120,7 @@ func (e *Engine) TuneWays(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 			return nil, err
 		}
 	}
-	rows := manyBucket(o.M)
+	rows := Alike(o.M)
 	return e.tune(s, choice{ofWay, t.Key(e.gpu, rows)}, t, rows, usable, len(ring), func(by Way, i int) error {
 		switch {
 		case by == AsNumbers:

@@ -41,8 +41,8 @@ func (t *Tiles) Alone(g cuda.GPU, m int) (Alone, error) {
 	return Alone{l, name, kernel, gemmName, p.fixed()}, nil
 }
 
-// ManyAlone is how very many rows of X are multiplied: they are prepared first.
-type ManyAlone struct {
+// WideAlone is how many rows of X are multiplied: they are prepared first.
+type WideAlone struct {
 	Alone
 	Work           []byte // the second argument, without the addresses of sums and flags at bytes 0 and 8
 	Prepare        Alone  // with the addresses of X and of what is prepared at bytes 0 and 8, and m at byte 16
@@ -52,19 +52,31 @@ type ManyAlone struct {
 // PowersAt is where Work has the power of two by which scales are multiplied, and its inverse, of 4 bytes each. They are 1.
 const PowersAt = 16
 
-// ManyAlone returns how m rows of X, and as many as have the same multiple of 8 above them, are multiplied by a variant of lutmany.cu.
-func (t *Tiles) ManyAlone(g cuda.GPU, by Many, m int) ManyAlone {
-	l := t.many([]driver.Ptr{0, 0}, by, cuda.Operands{M: m}, Workers, g.SMs)
-	prepare := by.form().Prepare(g, t.format.Type, 0, 0, m, t.k)
-	return ManyAlone{
+// WideAlone returns how m rows of X, and as many as have the same multiple of 8 above them, are multiplied in one of the ways of
+// lutmany.cu or lutpair.cu, or false for any other.
+func (t *Tiles) WideAlone(g cuda.GPU, by cuda.Way, m int) (WideAlone, bool) {
+	var l cuda.Launch
+	var name string
+	at := []driver.Ptr{0, 0}
+	switch by := by.(type) {
+	case Many:
+		l, name = t.many(at, by, cuda.Operands{M: m}, Workers, g.SMs), manyName
+	case pairVariant:
+		l, name = t.byPairs(at, by, cuda.Operands{M: m}, Pairs, g.SMs), pairName
+	default:
+		return WideAlone{}, false
+	}
+	needs := by.Needs(t.n, t.k, m)
+	prepare := needs.Form.Prepare(g, t.format.Type, 0, 0, m, t.k)
+	return WideAlone{
 		Alone: Alone{
-			l.Launch, fmt.Sprintf("%s.%s.%s", manyName, t.format.name(), strings.ReplaceAll(by.String(), " ", "-")),
+			l.Launch, fmt.Sprintf("%s.%s.%s", name, t.format.name(), strings.ReplaceAll(by.String(), " ", "-")),
 			l.Of.Kernel(), l.Function, l.Args[0][:len((&Params{}).fixed())],
 		},
 		Work:    l.Args[1],
-		Prepare: Alone{prepare.Launch, fmt.Sprintf("%s.order%d", columnsName, by.form()), prepare.Of.Kernel(), prepare.Function, prepare.Args[0]},
-		Sums:    by.SumBytes(Workers), Prepared: by.form().Bytes(m, t.k),
-	}
+		Prepare: Alone{prepare.Launch, fmt.Sprintf("%s.order%d", columnsName, needs.Form), prepare.Of.Kernel(), prepare.Function, prepare.Args[0]},
+		Sums:    needs.Sums, Prepared: needs.Form.Bytes(m, t.k),
+	}, true
 }
 
 // DenseAlone returns how all weights are written as numbers.

@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-VERSION = 2  # of lutq_torch.json
+VERSION = 3  # of lutq_torch.json
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 CODES, SCALES, X, Y, BIAS, ROWS = 0, 1, 6, 7, 8, 9  # addresses in a kernel's argument, of 8 bytes each, and rows
 SUMS, FLAGS, POWERS = 0, 1, 16  # addresses in the second one, and the byte of two numbers
 FROM, TO, HOW_MANY = 0, 1, 2  # addresses and rows in that of a kernel that prepares activations
 HELD = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}  # types of scales
 FLAG_WORDS, STREAMS = 132 * 16, 16  # by which the blocks of a launch tell each other of sums, for so many streams
-MAX_SHARED, PROGRAMMATIC = 8, 6  # of CUfunction_attribute and CUlaunchAttributeID
+MAX_SHARED, PROGRAMMATIC, CLUSTER = 8, 6, 4  # of CUfunction_attribute and CUlaunchAttributeID
 
 
 class Attribute(ctypes.Structure):
@@ -84,10 +84,11 @@ class Launch:
         self.argument = self.words(bytes.fromhex(plan["arguments"]) + table)
         self.second = self.words(second)
         self.arguments = (ctypes.c_void_p * 2)(ctypes.addressof(self.argument), ctypes.addressof(self.second))
-        self.attribute = Attribute(PROGRAMMATIC, 0, (1,))
-        self.config = Config(
-            (plan["grid"], 1, 1), (plan["block"], 1, 1), plan["shared"], None, ctypes.pointer(self.attribute), int(plan.get("programmatic", False))
-        )
+        wanted = [Attribute(PROGRAMMATIC, 0, (1,))] if plan.get("programmatic") else []
+        if blocks := plan.get("cluster"):  # [x, y, z], of 32 bits each
+            wanted.append(Attribute(CLUSTER, 0, (1 << 32 | blocks, 1)))
+        self.attributes = (Attribute * max(1, len(wanted)))(*wanted)
+        self.config = Config((plan["grid"], 1, 1), (plan["block"], 1, 1), plan["shared"], None, self.attributes, len(wanted))
         self.pointers = ctypes.addressof(self.config), ctypes.addressof(self.arguments)
 
     @staticmethod

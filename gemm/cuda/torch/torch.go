@@ -31,7 +31,7 @@ const (
 //go:embed lutq_torch.py
 var code []byte
 
-const version = 2
+const version = 3
 
 // mostRows are the rows of activations beyond which weights are unpacked: by the README of gemm/cuda it is then as fast to write
 // numbers and have cuBLAS multiply.
@@ -78,6 +78,7 @@ type Product struct {
 	Launches  []Launch  `json:"launches"`         // for 1 row of activations, for 2 and so on, up to 16 or 32
 	Many      []Many    `json:"many"`             // for up to 8 more, 16 more and so on; for more than those weights are unpacked
 	Unpack    Launch    `json:"unpack"`           // that writes the weights as numbers to y
+	Timings   []Timing  `json:"timings,omitempty"`
 }
 
 // Many says how a number of rows is multiplied. Where nothing is set, weights are unpacked.
@@ -98,6 +99,7 @@ type Launch struct {
 	Grid         int    `json:"grid"`
 	Block        int    `json:"block"`
 	Shared       int    `json:"shared"`
+	Cluster      int    `json:"cluster,omitempty"`      // blocks that are launched together, if not one
 	Programmatic bool   `json:"programmatic,omitempty"` // launched as dependent
 	Arguments    string `json:"arguments"`
 }
@@ -112,8 +114,9 @@ type Kernel struct {
 func Types() []driver.DType { return []driver.DType{driver.F16, driver.BF16} }
 
 // New compiles the kernels for the layers of a container, with this digest, and activations of some types on a GPU. Of the
-// tiles only shapes and formats count. Without a compiler the kernels are those that were built ahead of time.
-func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 string, layers map[string]*repack.CUDATiles, types ...driver.DType) (*Op, error) {
+// tiles only shapes and formats count. Without a compiler the kernels are those that were built ahead of time. More rows of activations than
+// one launch takes are multiplied as by says, or where that is nil as is known to be the fastest on an H200.
+func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 string, layers map[string]*repack.CUDATiles, by Measurer, types ...driver.DType) (*Op, error) {
 	op := &Op{
 		Version: version, SHA256: sha256, GPU: GPU{gpu.Name, gpu.Arch(), gpu.SMs, gpu.SharedPerBlock},
 		Layers: make(map[string]Layer), Kernels: make(map[string]Kernel), files: make(map[string][]byte),
@@ -140,7 +143,13 @@ func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 stri
 			held := key{f, t.N, t.K, int(t.ScaleType)}
 			i, ok := known[held]
 			if !ok {
-				p, err := product(f, t, cuda.GPU{DeviceInfo: gpu, NoCompiler: noCompiler}, kernels)
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
+				p, measured, err := plan(f, t, cuda.GPU{DeviceInfo: gpu, NoCompiler: noCompiler}, by, kernels)
+				if measured != nil {
+					return nil, fmt.Errorf("%s: %w", name, measured)
+				}
 				if err != nil {
 					layer = Layer{Why: err.Error()}
 					break
@@ -156,9 +165,10 @@ func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 stri
 	return op, op.compile(ctx, c, gpu, kernels)
 }
 
-// product plans all launches for a matrix, and adds the kernels that they take.
-func product(f table.Format, t *repack.CUDATiles, gpu cuda.GPU, kernels map[string]table.Alone) (*Product, error) {
-	p := &Product{Type: f.Type.String(), N: t.N, K: t.K, Bits: t.Bits, ScaleSize: f.Scale.Size(), ScaleType: f.Scale.String()}
+// plan plans all launches for a matrix, and adds the kernels that they take. An error of by comes
+// apart from one that tells why there is no kernel.
+func plan(f table.Format, t *repack.CUDATiles, gpu cuda.GPU, by Measurer, kernels map[string]table.Alone) (p *Product, measured, err error) {
+	p = &Product{Type: f.Type.String(), N: t.N, K: t.K, Bits: t.Bits, ScaleSize: f.Scale.Size(), ScaleType: f.Scale.String()}
 	bytes := make([]byte, 256)
 	for b := range bytes {
 		bytes[b] = byte(b)
@@ -178,37 +188,57 @@ func product(f table.Format, t *repack.CUDATiles, gpu cuda.GPU, kernels map[stri
 	all := make(map[string]table.Alone) // added where the product has them all
 	add := func(l table.Alone) Launch {
 		all[l.Name] = l
-		return Launch{l.Name, int(l.Grid.X), int(l.Block.X), l.Shared, l.Programmatic, hex.EncodeToString(l.Fixed)}
+		return Launch{l.Name, int(l.Grid.X), int(l.Block.X), l.Shared, int(l.Cluster.X), l.Programmatic, hex.EncodeToString(l.Fixed)}
 	}
 	for m := 1; m <= cuda.MaxRows || tiles.AtOnce(gpu, m) == m; m++ {
 		l, err := tiles.Alone(gpu, m)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.Launches = append(p.Launches, add(l))
 	}
-	planner := cuda.Planner(gpu, nil)
+	guess := cuda.Planner(gpu, nil)
+	way := func(m int) cuda.Way { return guess.Way(tiles, m) }
+	if by != nil {
+		if p.Timings, measured = by.Times(f, t.N, t.K, alike(len(p.Launches)+1)); measured != nil {
+			return nil, measured, nil
+		}
+		way = func(m int) cuda.Way {
+			i := slices.IndexFunc(p.Timings, func(of Timing) bool { return of.Rows >= m })
+			return p.Timings[i].Way
+		}
+	}
 	for m := len(p.Launches) + 8; m <= mostRows; m += 8 {
 		var many Many
-		switch by := planner.Way(tiles, m).(type) {
-		case table.Many:
-			l := tiles.ManyAlone(gpu, by, m)
+		switch of := way(m); of {
+		case cuda.AsNumbers:
+		case cuda.InTurns:
+			many.Turns = tiles.AtOnce(gpu, m)
+		default:
+			l, ok := tiles.WideAlone(gpu, of, m)
+			if !ok {
+				break // and it is unpacked
+			}
 			multiply, prepare := add(l.Alone), add(l.Prepare)
 			many = Many{Launch: &multiply, Work: hex.EncodeToString(l.Work), Sums: l.Sums, Prepare: &prepare, Prepared: l.Prepared}
-		default:
-			if by == cuda.InTurns {
-				many.Turns = tiles.AtOnce(gpu, m)
-			}
 		}
 		p.Many = append(p.Many, many)
 	}
 	l, err := tiles.DenseAlone(gpu)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.Unpack = add(l)
 	maps.Copy(kernels, all)
-	return p, nil
+	return p, nil, nil
+}
+
+// alike returns the numbers of rows up to which as many are multiplied alike, from some on.
+func alike(from int) (all []int) {
+	for m := from; m <= mostRows; m = all[len(all)-1] + 1 {
+		all = append(all, cuda.Alike(m))
+	}
+	return all
 }
 
 // compile compiles kernels, or takes what was built of them ahead of time.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,9 +22,11 @@ import (
 
 // TestTorchLaunches holds every launch that is written for PyTorch to the engine's own, for the layers of
 // many models and up to 1024 rows of X: the grid, the memory and, with addresses and a table where lutq_torch.py puts them,
-// each byte of the argument.
+// each byte of the argument. For half of them ways are those that are guessed, for others each that may be measured.
 func TestTorchLaunches(t *testing.T) {
 	gpu := cuda.GPU{DeviceInfo: cuda.GPUs()[0]}
+	gpu.Clusters = true
+	each := &eachWay{gpu: gpu}
 	e := cuda.Planner(gpu, nil)
 	ways := make(map[string]int)
 	for i, shape := range cudatest.ModelShapes(t) {
@@ -33,8 +36,12 @@ func TestTorchLaunches(t *testing.T) {
 			tiles.Group = tiles.K
 		}
 		kernels := make(map[string]table.Alone)
-		p, err := product(f, tiles, gpu, kernels)
-		if err != nil {
+		var by Measurer
+		if i%2 == 1 {
+			by = each
+		}
+		p, measured, err := plan(f, tiles, gpu, by, kernels)
+		if err := errors.Join(measured, err); err != nil {
 			t.Fatal(err)
 		}
 		few := len(p.Launches)
@@ -65,7 +72,12 @@ func TestTorchLaunches(t *testing.T) {
 		}
 		for m := few + 1; m <= mostRows; m += 1 + m/5 {
 			got, by := p.Many[(m-few-1)/8], e.Way(table.Like(f, tiles.N, tiles.K), m)
-			if _, ok := by.(table.Many); ok != (got.Launch != nil) || (by == cuda.InTurns) != (got.Turns != 0) {
+			if of := slices.IndexFunc(p.Timings, func(of Timing) bool { return of.Rows >= m }); of >= 0 {
+				by = p.Timings[of].Way
+			} else if i%2 == 1 {
+				t.Fatalf("%v: %d rows are not timed", shape, m)
+			}
+			if (by == cuda.InTurns || by == cuda.AsNumbers) != (got.Launch == nil) || (by == cuda.InTurns) != (got.Turns != 0) {
 				t.Fatalf("%v, %d rows: %+v, want %v", shape, m, got, by)
 			}
 			if by == cuda.InTurns && got.Turns > few {
@@ -95,7 +107,7 @@ func TestTorchLaunches(t *testing.T) {
 				want cuda.Launch
 			}{{*got.Launch, want}, {*got.Prepare, prepare}} {
 				k, of := kernels[l.got.Kernel], l.want.Of.Kernel()
-				if l.want.Grid.X != uint32(l.got.Grid) || l.want.Block.X != uint32(l.got.Block) || l.want.Shared != l.got.Shared || !l.got.Programmatic ||
+				if l.want.Grid.X != uint32(l.got.Grid) || l.want.Cluster.X != uint32(l.got.Cluster) || l.want.Block.X != uint32(l.got.Block) || l.want.Shared != l.got.Shared || !l.got.Programmatic ||
 					k.Kernel.Source != of.Source || !slices.Equal(k.Kernel.Options.Defines, of.Options.Defines) || k.Function != l.want.Function {
 					t.Errorf("%v, %d rows: %+v, want %+v", shape, m, l.got, l.want.Launch)
 				}
@@ -110,9 +122,24 @@ func TestTorchLaunches(t *testing.T) {
 			t.Errorf("%v: unpacking is launched otherwise: %+v", shape, p.Unpack)
 		}
 	}
-	if len(ways) < 5 {
+	if len(ways) < 12 {
 		t.Errorf("many rows are multiplied by %v alone", ways)
 	}
+}
+
+// eachWay finds every way the fastest in turn.
+type eachWay struct {
+	gpu cuda.GPU
+	at  int
+}
+
+func (e *eachWay) Times(f table.Format, n, k int, rows []int) (all []Timing, err error) {
+	for _, r := range rows {
+		ways := table.Like(f, n, k).Ways(e.gpu, r)
+		all = append(all, Timing{Rows: r, Way: ways[e.at%len(ways)]})
+		e.at++
+	}
+	return all, nil
 }
 
 // secondArgument completes that of a launch for many rows.
@@ -159,7 +186,7 @@ func TestTorchOp(t *testing.T) {
 	op, err := New(t.Context(), c, cuda.GPUs()[0], "digest", map[string]*repack.CUDATiles{
 		"a": tiles(4096, 4096, 4, 64, weight.F16), "b": tiles(4096, 4096, 4, 64, weight.F16), "bytes": tiles(4096, 4096, 4, 64, weight.S1E4M3),
 		"rare": tiles(64, 64, 3, 32, weight.F16), "odd": tiles(64, 81, 4, 64, weight.F16),
-	}, Types()...)
+	}, nil, Types()...)
 	if err != nil {
 		t.Fatal(err)
 	}
