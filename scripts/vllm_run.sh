@@ -5,10 +5,10 @@
 #   scripts/vllm_run.sh prepare PAYLOAD.tar.xz [CARD]    where there is a network: vLLM and what it imports, from PyPI
 #   scripts/vllm_run.sh run PAYLOAD.tar.xz LUTQ MODEL OUT [SECONDS]    on the machine, with torch for CUDA and transformers 5
 #
-# CARD, such as 90, keeps the machine code of cards of that compute capability alone: 45 MB for 130. MODEL is a checkpoint of a
-# Llama and LUTQ the binary, which quantizes it in every way. Every folder is opened in a process of its own, all beside
-# each other, with FOLDER of the table in OUT/FOLDER.log; those that are divided take two GPUs where there are two. OUT/table.md is the
-# table. ONLY, a regular expression, chooses among its rows.
+# PAYLOAD may be a folder into which it was unpacked. CARD, such as 90, keeps the machine code of cards of that compute
+# capability alone: 48 MB for 130. MODEL is a checkpoint of a Llama and LUTQ the binary, which quantizes it in every way. Every
+# folder is opened in a process of its own, all beside each other, with FOLDER of the table in OUT/FOLDER.log; those that are
+# divided take two GPUs where there are two. OUT/table.md is the table. ONLY, a regular expression, chooses among its rows.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -92,7 +92,11 @@ PY
 
 python3 "$here/vllm_run.py" folders "$lutq" "$model" "$work/folders" >"$out/folders.log" 2>&1 &
 folders=$!
-python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1], "r:xz").extractall(sys.argv[2], filter="fully_trusted")' "$payload" "$work"
+if [ -d "$payload" ]; then
+    ln -s "$payload/pay" "$payload/site" "$work"
+else
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1], "r:xz").extractall(sys.argv[2], filter="fully_trusted")' "$payload" "$work"
+fi
 export STAND_INS=openai_harmony,llguidance,xgrammar,humming,watchfiles,mistral_common
 vllm=$work/first:$work/pay:$work/site:$(readlink -f "$here/../formats/lutq")
 timeout 60 python3 -m compileall -q -j 0 "$work/pay" "$work/site" >/dev/null 2>&1 || true

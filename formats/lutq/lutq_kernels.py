@@ -35,7 +35,7 @@ GROUPS = (32, 64, 128, 256)  # columns that a scale may have, if not all
 AT_ONCE = 1 << 24  # weights that are laid out at a time
 DEVICE = "cuda"  # that has kernels
 TYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
-MEASURING = 120  # seconds, after which it has failed
+MEASURING = 240  # seconds, after which it has failed
 LOG = logging.getLogger("vllm.lutq")  # where vLLM shows it
 
 
