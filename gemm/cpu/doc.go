@@ -95,6 +95,8 @@
 // time, for 16 rows of two tables each, and added up in words. In fixed point VPSHUFB looks up the low and the high
 // bytes of values, 32 codes at a time. They are interleaved to words and multiplied by VPMADDWD, or with AVX-VNNI multiplied
 // and added by VPDPWSSD. With AVX-512 VPERMW looks up 32 values at once, two columns of 16 rows, and VPDPWSSD multiplies and adds them.
+// Where a table's steps are all equal, kernels of one row at 256 bits look nothing up: the codes themselves are multiplied by x, in two bytes a column, by
+// VPMADDUBSW or VPDPBUSD, and sums of x added. In whole numbers that is the same.
 //
 // Pairs of [Rings] are looked up 64 at a time in four planes of 256 bytes, by four VPERMB each, or 8 at a time by
 // VPGATHERDD where there is no AVX512-VBMI. Their bits go into float32 as they are, or become whole numbers by VCVTPH2W.

@@ -29,9 +29,10 @@ const FixedError = 2e-4
 
 // fixedLUT is the table of a [LUT] in fixed point.
 type fixedLUT struct {
-	values [32]int16 // by code
-	unit   float32   // what 1 stands for
-	bytes  [160]byte // values as the kernels look them up: see fill
+	values [32]int16  // by code
+	unit   float32    // what 1 stands for
+	bytes  [160]byte  // values as the kernels look them up: see fill
+	steps  *[160]byte // of values that are equally far apart, what the kernels for those take: see equalSteps
 }
 
 // Fix has products by w done in fixed point: see the package documentation. It
@@ -86,7 +87,39 @@ func newFixedLUT(codebook []float32) *fixedLUT {
 		t.values[i] = int16(math.RoundToEven(float64(codebook[i%len(codebook)]) / float64(t.unit)))
 	}
 	t.fill(len(codebook))
+	t.steps = equalSteps(t.values[:len(codebook)])
 	return t
+}
+
+// equalSteps returns masks of codes, the first value, 32 bits, and the step between values, in 32 and in 16 bits, each over and over in
+// 32 bytes; nil if steps differ.
+func equalSteps(values []int16) *[160]byte {
+	first, step := values[0], values[1]-values[0]
+	for i, v := range values {
+		if v != first+int16(i)*step {
+			return nil
+		}
+	}
+	low, top := byte(0x0f), byte(0)
+	switch len(values) {
+	case 4:
+		low = 0x03
+	case 8:
+		low, top = 0x07, 0x88
+	case 32:
+		top = 0x10
+	}
+	at := new([160]byte)
+	for i := range 32 {
+		at[i], at[32+i] = low, top
+	}
+	for i := 0; i < 32; i += 4 {
+		binary.LittleEndian.PutUint32(at[64+i:], uint32(first))
+		binary.LittleEndian.PutUint32(at[96+i:], uint32(step))
+		binary.LittleEndian.PutUint16(at[128+i:], uint16(step))
+		binary.LittleEndian.PutUint16(at[130+i:], uint16(step))
+	}
+	return at
 }
 
 // fill writes the planes of 16 bytes that a shuffle looks up, each twice, the
@@ -125,13 +158,16 @@ type fixedCall struct {
 	words, scales []byte
 	stype, bits   int
 	table         *fixedLUT
-	halves, group int // in half-blocks
+	halves, group int  // in half-blocks
+	steps         bool // by the kernels for equal steps: x and xscales are as fixedRows.part has made them
 }
 
 // fixedRows holds rows of x in fixed point, some of which are taken at a time.
 type fixedRows struct {
 	x         []int16   // [m][halves][32], or in the order of scales
 	scales    []float32 // [⌈m/turn⌉][halves][rows of the turn]
+	bytes     []int16   // [halves], 32 bytes of lower bits and 32 of upper ones of a single row: see part
+	sums      []float32 // scales, each with the bits of the sum of 32 columns, a whole number, behind it
 	m, halves int
 	turn      int
 }
@@ -157,17 +193,28 @@ func (f *fixedRows) quantize(s isa, x []float32, r0, r1 int, sideBySide bool) {
 	}
 }
 
+// part parts a single row for tables of equal steps.
+func (f *fixedRows) part(s isa) {
+	f.bytes = slices.Grow(f.bytes[:0], len(f.x))[:len(f.x)]
+	f.sums = slices.Grow(f.sums[:0], 2*len(f.scales))[:2*len(f.scales)]
+	s.fixedBytes(f.bytes, f.x, f.sums, f.scales)
+}
+
 // fixedPanels computes the rows of panels p0 to p1 of y[m,N]; y begins with
 // the first of them.
 func (w *LUT) fixedPanels(s isa, y []float32, f *fixedRows, m, p0, p1 int, scratch *fusedScratch) {
 	p := w.p
-	c := fixedCall{ldx: 32 * f.halves, bits: p.Bits, table: w.fixed, halves: p.Halves(), group: ceilDiv(p.Group, 32)}
+	c := fixedCall{ldx: 32 * f.halves, bits: p.Bits, table: w.fixed, halves: p.Halves(), group: ceilDiv(p.Group, 32), steps: w.bySteps(s, m)}
+	x, scales := f.x, f.scales
+	if c.steps {
+		x, scales = f.bytes, f.sums
+	}
 	for ; p0 < p1; p0++ {
 		c.words = p.Panels[p0*p.PanelBytes():][:p.PanelBytes()]
 		c.scales, _, c.stype = w.scalesFor(s, p0, 1, scratch)
 		n := min(16, p.N-16*p0)
 		for r0 := 0; r0 < m; r0 += fixedTurn {
-			c.m, c.x, c.xscales = min(fixedTurn, m-r0), f.x[r0*c.ldx:], f.scales[r0*c.halves:]
+			c.m, c.x, c.xscales = min(fixedTurn, m-r0), x[r0*c.ldx:], scales[r0*c.halves:]
 			s.fixed(scratch.y[:16*c.m], &c)
 			for r := range c.m {
 				copy(y[(r0+r)*p.N:][:n], scratch.y[16*r:])
@@ -177,6 +224,9 @@ func (w *LUT) fixedPanels(s isa, y []float32, f *fixedRows, m, p0, p1 int, scrat
 	}
 }
 
+// bySteps reports whether products of m rows take the kernels for equal steps. They give the same sums.
+func (w *LUT) bySteps(s isa, m int) bool { return m == 1 && w.fixed.steps != nil && s.steps() }
+
 // fixedProduct computes products of weights in fixed point.
 func (e *Engine) fixedProduct(x []float32, k, m int, ops []Op) {
 	ldx := ceilDiv(k, 32) * 32
@@ -185,6 +235,9 @@ func (e *Engine) fixedProduct(x []float32, k, m int, ops []Op) {
 	}
 	e.fixedX.resize(m, ldx/32, fixedTurn)
 	e.fixedX.quantize(e.isa, x, 0, m, false)
+	if slices.ContainsFunc(ops, func(op Op) bool { return op.W.(*LUT).bySteps(e.isa, m) }) {
+		e.fixedX.part(e.isa)
+	}
 	e.isa.order(e.fixedX.x)
 	panels := 0
 	for _, op := range ops {
@@ -259,6 +312,22 @@ func quantizeGeneric(dst []int16, step int, scales []float32, stride int, x []fl
 				dst[step*b+i] = math.MinInt16
 			}
 		}
+	}
+}
+
+// fixedBytesGeneric parts blocks of a row of x, 32 bytes of the lower 7 bits and 32 of what is above them, and writes their scales, each
+// with the sum of the block behind it.
+func fixedBytesGeneric(dst, x []int16, sums, scales []float32) {
+	for b := range len(x) / 32 {
+		var sum int32
+		low, high := dst[32*b:][:16], dst[32*b+16:][:16]
+		for i := range 16 {
+			v, w := x[32*b+2*i], x[32*b+2*i+1]
+			sum += int32(v) + int32(w)
+			low[i] = v&127 | w&127<<8
+			high[i] = max(v>>7, math.MinInt8)&255 | max(w>>7, math.MinInt8)<<8
+		}
+		sums[2*b], sums[2*b+1] = scales[b], math.Float32frombits(uint32(sum))
 	}
 }
 

@@ -12,5 +12,6 @@ func TestFixedAVX2(t *testing.T) {
 	hasAVXVNNI = false
 	defer func() { hasAVXVNNI = true }()
 	t.Run("definition", TestFixedDefinition)
+	t.Run("steps", TestFixedSteps)
 	t.Run("extremes", TestFixedExtremes)
 }

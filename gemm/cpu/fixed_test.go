@@ -79,14 +79,19 @@ func TestFixedDefinition(t *testing.T) {
 	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits")
-		m := rapid.OneOf(rapid.IntRange(1, 30), rapid.SampledFrom([]int{64, 200})).Draw(t, "m")
+		m := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, 30), rapid.SampledFrom([]int{64, 200})).Draw(t, "m")
 		n := rapid.OneOf(rapid.IntRange(1, 150), rapid.SampledFrom([]int{64, 65, 128, 176})).Draw(t, "n")
 		k := rapid.OneOf(rapid.IntRange(1, 100), rapid.SampledFrom([]int{172, 256, 257, 288, 544, 700})).Draw(t, "k")
 		n = min(n, max(1, 1_000_000/(m*k))) // the definition is slow
 		group := rapid.SampledFrom([]int{32, 64, 96, 128, 256, 288, 320, 512, k, k}).Draw(t, "group")
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		q := randomMatrix(r, n, k, bits, group, rapid.SampledFrom(types).Draw(t, "scales"))
-		switch rapid.IntRange(0, 2).Draw(t, "table") {
+		switch rapid.IntRange(0, 4).Draw(t, "table") {
+		case 3, 4:
+			first, step := r.NormFloat64(), r.NormFloat64()
+			for i := range q.Codebook { // equal steps
+				q.Codebook[i] = float32(first*float64(len(q.Codebook))/3 + step*float64(i))
+			}
 		case 0:
 			for i := range q.Codebook { // symmetric
 				q.Codebook[i] = -q.Codebook[len(q.Codebook)-1-i]
@@ -120,6 +125,92 @@ func TestFixedDefinition(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFixedSteps has tables of equal steps, which need no lookup, with sums of codes by x as large as they can be.
+func TestFixedSteps(t *testing.T) {
+	es := engines(t)
+	const n, k, m = 40, 96, 2
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		for _, first := range []float32{0, 1, -1, 0.5} { // in widths of the table
+			for _, codes := range []string{"all", "largest", "none"} {
+				q := randomMatrix(rand.New(rand.NewPCG(1, 2)), n, k, bits, 32, weight.F16)
+				for i := range q.Codebook {
+					q.Codebook[i] = float32(i) - first*float32(len(q.Codebook)-1)
+				}
+				for i := range q.Codes {
+					switch codes {
+					case "largest":
+						q.Codes[i] = 0xff
+					case "none":
+						q.Codes[i] = 0
+					}
+				}
+				w := fixedOf(t, q)
+				if w.fixed.steps == nil {
+					t.Fatalf("%d bits, from %g: steps differ", bits, first)
+				}
+				for _, x := range []struct {
+					name string
+					at   func(i int) float32
+				}{
+					{"equal", func(int) float32 { return 3 }},
+					{"equal, below 0", func(int) float32 { return -3 }},
+					{"half of them", func(i int) float32 { return float32(i % 2) }},
+					{"one", func(i int) float32 { return float32(max(0, i%32-30)) }},
+					{"lowest", func(i int) float32 { return -float32(max(0, i%32-30)) }},
+					{"some", func(i int) float32 { return float32(i%32/16) * float32(1-i%3) }},
+				} {
+					in := make([]float32, m*k)
+					for i := range in {
+						in[i] = x.at(i)
+					}
+					want := make([]float32, m*n)
+					for i := range want {
+						want[i] = fixedByDefinition(in[i/n*k:][:k], q, w, i%n)
+					}
+					for i := range m * len(es) {
+						e, rows := es[i/m], 1+i%m
+						y := poisoned(rows * n)
+						e.MatMul(y, in, rows, w)
+						if i := diff(y, want[:len(y)]); i >= 0 {
+							t.Fatalf("%d bits, from %g, %s codes, %s x, %s: row %d of %d, column %d: got %g, want %g",
+								bits, first, codes, x.name, e.label(), i/n, rows, i%n, y[i], want[i])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestFixedBytes compares the parting of x with its portable form.
+func TestFixedBytes(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const blocks = 5
+	x := make([]int16, 32*blocks)
+	for i := range x {
+		x[i] = int16(r.IntN(2*fixedX+1) - fixedX)
+	}
+	copy(x, []int16{fixedX, -fixedX, math.MinInt16, 0, 127, 128, -1, -128, -129})
+	scales := normal(r, blocks)
+	for s := generic; s <= neon; s++ {
+		if !s.available() || !s.steps() {
+			continue
+		}
+		bytes, want := make([]int16, len(x)), make([]int16, len(x))
+		sums, wantSums := make([]float32, 2*len(scales)), make([]float32, 2*len(scales))
+		s.fixedBytes(bytes, x, sums, scales)
+		fixedBytesGeneric(want, x, wantSums, scales)
+		if !slices.Equal(bytes, want) {
+			t.Errorf("%v: got %x, want %x", s, bytes, want)
+		}
+		for i, v := range wantSums {
+			if math.Float32bits(sums[i]) != math.Float32bits(v) {
+				t.Errorf("%v: number %d beside the sums is %g, want %g", s, i, sums[i], v)
+			}
+		}
+	}
 }
 
 // TestFixedExtremes has every code in every place, each product as large as it

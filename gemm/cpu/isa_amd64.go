@@ -219,6 +219,33 @@ func fixed4AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words,
 func fixed5AVX512(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *int16, unit float32, halves, group int)
 
 //go:noescape
+func fixedSteps2AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps2AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps3AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps3AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps4AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps4AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps5AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedSteps5AVXVNNI(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func fixedBytesAVX2(dst, x *int16, sums, scales *float32, blocks int)
+
+//go:noescape
 func fixedOrderAVX512(x *int16, blocks int)
 
 //go:noescape
@@ -575,6 +602,11 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 		size = 64
 	}
 	_ = c.scales[size*ceilDiv(c.halves, c.group)-1]
+	if c.steps {
+		_ = c.xscales[2*c.halves-1]
+		fixedSteps(y, c)
+		return
+	}
 	m, ldx, stype, unit, halves, group := c.m, 2*c.ldx, c.stype, c.table.unit, c.halves, c.group
 	o, x, xs, w, f, t, v := &y[0], &c.x[0], &c.xscales[0], &c.words[0], &c.scales[0], &c.table.bytes[0], &c.table.values[0]
 	switch wide, dots := s.dotsWords(), hasAVXVNNI; {
@@ -603,6 +635,43 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 	case c.bits == 5:
 		fixed5AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
 	}
+}
+
+// fixedSteps is fixed for one row of x and tables of equal steps.
+func fixedSteps(y []float32, c *fixedCall) {
+	m, ldx, stype, unit, halves, group := c.m, 2*c.ldx, c.stype, c.table.unit, c.halves, c.group
+	o, x, xs, w, f, t := &y[0], &c.x[0], &c.xscales[0], &c.words[0], &c.scales[0], &c.table.steps[0]
+	switch dots := hasAVXVNNI; {
+	case dots && c.bits == 2:
+		fixedSteps2AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case dots && c.bits == 3:
+		fixedSteps3AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case dots && c.bits == 4:
+		fixedSteps4AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case dots && c.bits == 5:
+		fixedSteps5AVXVNNI(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case c.bits == 2:
+		fixedSteps2AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case c.bits == 3:
+		fixedSteps3AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case c.bits == 4:
+		fixedSteps4AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case c.bits == 5:
+		fixedSteps5AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	}
+}
+
+// steps reports whether fixed has kernels for tables of equal steps.
+func (s isa) steps() bool { return s != generic && !s.dotsWords() }
+
+// fixedBytes parts a row of x for those; see fixedBytesGeneric.
+func (s isa) fixedBytes(dst, x []int16, sums, scales []float32) {
+	blocks := len(x) / 32
+	if blocks == 0 {
+		return
+	}
+	_, _, _ = dst[32*blocks-1], scales[blocks-1], sums[2*blocks-1]
+	fixedBytesAVX2(&dst[0], &x[0], &sums[0], &scales[0], blocks)
 }
 
 // order puts blocks of x in the order that fixed takes them in.

@@ -2,7 +2,13 @@
 
 package cpu
 
-// Binary codes and tables of activations have kernels on amd64 alone.
+// Binary codes, tables of activations and tables of equal steps have kernels on amd64 alone.
+
+func (s isa) steps() bool { return false }
+
+func (s isa) fixedBytes(dst, x []int16, sums, scales []float32) {
+	fixedBytesGeneric(dst, x, sums, scales)
+}
 
 func (s isa) planes(y *[16]float32, c *planesCall) { planesGeneric(y, c) }
 

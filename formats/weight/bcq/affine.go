@@ -51,7 +51,7 @@ func FromLUT(m *lut.Matrix, t weight.ScaleType) (*Matrix, error) {
 			for i := range m.Bits {
 				alphas[g*m.Bits+i] = float32(math.Ldexp(s, i-1))
 			}
-			offsets[g] = float32(float64(scale)*first + s*float64(last)/2)
+			offsets[g] = float32(float64(float64(scale)*first) + s*float64(last)/2)
 		}
 		t.Encode(b.Alphas[n*len(alphas)*t.Size():], alphas)
 		t.Encode(b.Offsets[n*len(offsets)*t.Size():], offsets)

@@ -66,6 +66,20 @@ func TestCheckPadding(t *testing.T) {
 	}
 }
 
+// TestCheckValues: scales may have any product with the table that is a number, also one that is rounded.
+func TestCheckValues(t *testing.T) {
+	m := &Matrix{N: 1, K: 4, Bits: 2, Group: 1, ScaleType: weight.F32, Codes: make([]byte, 1), Codebook: []float32{-1.1, -0.3, 0.7, 1.3}, Scales: make([]byte, 16)}
+	for _, test := range []struct {
+		scale float32
+		ok    bool
+	}{{0.1, true}, {0.024908174, true}, {-0.3, true}, {1e-40, true}, {0, true}, {2.5e38, true}, {3e38, false}, {float32(math.NaN()), false}, {float32(math.Inf(-1)), false}} {
+		weight.F32.Encode(m.Scales, []float32{1, 1, test.scale, 1})
+		if err := m.checkValues(); (err == nil) != test.ok {
+			t.Errorf("scale %v: got error %v", test.scale, err)
+		}
+	}
+}
+
 // TestFarther: a code is not the nearest where a neighbour is nearer by more than rounding.
 func TestFarther(t *testing.T) {
 	m := &Matrix{

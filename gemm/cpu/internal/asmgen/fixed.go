@@ -13,8 +13,9 @@ const (
 	fixedArgs = 96
 )
 
-// fixedAhead is the distance of the prefetches in bytes. Panels follow each other.
-const fixedAhead = 4096
+// fixedAhead is the distance of the prefetches in bytes: what a thread of a Zen 5 reads in twice the time that memory takes to answer. Panels
+// follow each other.
+const fixedAhead = 8192
 
 // fixed emits y[m][16] = x[m] · Ŵᵀ for a panel of the CPU layout by bytes of package repack, in the
 // arithmetic of fixed.go in package cpu. Every byte of a vector of indices names a value of the table; its
@@ -25,6 +26,20 @@ func (g *gen) fixed(bits int, dots bool) {
 	name := fmt.Sprintf("fixed%d%s", bits, suffix256(dots))
 	g.raw("\n// func %s(%s)", name, fixedSig)
 	g.raw("TEXT ·%s(SB), NOSPLIT, $64-%d", name, fixedArgs)
+	g.fixedArguments()
+	for m := 1; m < fixedRows; m++ {
+		g.i("CMPQ R12, $%d", m)
+		g.i("JEQ  kernel%d", m)
+	}
+	for m := fixedRows; m > 0; m-- { // the last, most rows, follows the comparisons
+		f := &fixedKernel{gen: g, bits: bits, m: m, dots: dots, scaleBytes: 4}
+		f.allocate()
+		f.loop(f.half)
+	}
+}
+
+// fixedArguments loads the arguments of a kernel.
+func (g *gen) fixedArguments() {
 	g.i("MOVQ m+0(FP), R12")
 	g.i("MOVQ y+8(FP), DI")
 	g.i("MOVQ x+16(FP), SI")
@@ -34,14 +49,6 @@ func (g *gen) fixed(bits int, dots bool) {
 	g.i("MOVQ scales+48(FP), R8")
 	g.i("MOVQ table+64(FP), BX")
 	g.i("MOVQ halves+80(FP), R10")
-	for m := 1; m < fixedRows; m++ {
-		g.i("CMPQ R12, $%d", m)
-		g.i("JEQ  kernel%d", m)
-	}
-	for m := fixedRows; m > 0; m-- { // the last, most rows, follows the comparisons
-		f := &fixedKernel{gen: g, bits: bits, m: m, dots: dots}
-		f.emit()
-	}
 }
 
 // suffix256 is that of kernels at 256 bits.
@@ -54,7 +61,12 @@ func suffix256(dots bool) string {
 
 // dotWords prints VPDPWSSD of AVX-VNNI on YMM registers: products of a and b, words with signs, pair by pair, are added to sum. Go's
 // assembler has that of AVX-512 alone. By the Intel SDM, volume 2, it is VEX.256.66.0F38.W0 52 /r.
-func (g *gen) dotWords(a, b, sum string) {
+func (g *gen) dotWords(a, b, sum string) { g.dot256("vpdpwssd", 0x52, a, b, sum) }
+
+// dotBytes prints VPDPBUSD, the same but for 50 /r: by four, bytes of a with signs and of b without.
+func (g *gen) dotBytes(a, b, sum string) { g.dot256("vpdpbusd", 0x50, a, b, sum) }
+
+func (g *gen) dot256(name string, code int, a, b, sum string) {
 	n := func(r string) int {
 		n, err := strconv.Atoi(strings.TrimPrefix(r, "Y"))
 		if err != nil || n > 15 {
@@ -66,7 +78,7 @@ func (g *gen) dotWords(a, b, sum string) {
 	// High bits of numbers, and all of the second, are inverted.
 	first := 0x42 | (^reg>>3&1)<<7 | (^rm>>3&1)<<5
 	second := 0x05 | (^v&15)<<3
-	g.i("LONG $0x52%02x%02xc4; BYTE $0x%02x // vpdpwssd %%ymm%d, %%ymm%d, %%ymm%d", second, first, 0xc0|reg&7<<3|rm&7, rm, v, reg)
+	g.i("LONG $0x%02x%02x%02xc4; BYTE $0x%02x // %s %%ymm%d, %%ymm%d, %%ymm%d", code, second, first, 0xc0|reg&7<<3|rm&7, name, rm, v, reg)
 }
 
 // Constants of the fixed point; package cpu has the same.
@@ -82,7 +94,9 @@ const fixedRows = 4
 type fixedKernel struct {
 	*gen
 	bits, m int
-	dots    bool // dot products of words
+	dots    bool // by AVX-VNNI
+
+	scaleBytes int // from a scale of x to the next
 
 	n       int        // registers given out
 	streams int        // of 8 rows, side by side
@@ -93,6 +107,7 @@ type fixedKernel struct {
 	idx     []string // by stream
 	lo, hi  []string // bytes looked up, then words, by stream
 	x, tmp  string
+	loads   []string // what the last registers hold
 }
 
 func (f *fixedKernel) reg() string {
@@ -125,25 +140,34 @@ func (f *fixedKernel) allocate() {
 	if f.bits == 2 || f.bits == 5 {
 		planes = 4
 	}
-	load := func(at int) string {
-		mem := fmt.Sprintf("%d(BX)", at)
-		if f.n == 16 {
-			return mem
-		}
-		r := f.reg()
-		f.i("VMOVDQU %s, %s", mem, r)
-		return r
-	}
 	for p := range planes {
-		f.planes = append(f.planes, load(32*p))
+		f.planes = append(f.planes, f.constant(32*p))
 	}
-	f.mask = load(32 * planes)
+	f.mask = f.constant(32 * planes)
 }
 
-func (f *fixedKernel) emit() {
+// constant returns where 32 bytes of what BX points to are: in a register, if there is one left.
+func (f *fixedKernel) constant(at int) string {
+	mem := fmt.Sprintf("%d(BX)", at)
+	if f.n == 16 {
+		return mem
+	}
+	f.loads = append(f.loads, mem)
+	return f.reg()
+}
+
+// load fills the registers that hold constants, the last ones.
+func (f *fixedKernel) load() {
+	for i, mem := range f.loads {
+		f.i("VMOVDQU %s, Y%d", mem, f.n-len(f.loads)+i)
+	}
+}
+
+// loop emits the kernel: half does a half-block of so many streams, from the given one on.
+func (f *fixedKernel) loop(half func(first int, x rows)) {
 	name := func(s string) string { return fmt.Sprintf("%s%d", s, f.m) }
 	f.label(name("kernel"))
-	f.allocate()
+	f.load()
 	x := rows{bases: []string{"SI", "R14"}, stride: "DX"}
 	x.setup(f.gen, f.m)
 	f.zero()
@@ -156,14 +180,14 @@ func (f *fixedKernel) emit() {
 	f.scales(name)
 	f.label(name("same"))
 	for s := 0; s < 2; s += f.streams {
-		f.half(s, x)
+		half(s, x)
 	}
 	f.i("ADDQ $%d, AX", 64*f.bits)
 	f.i("ADDQ $64, SI")
 	if f.m > 3 {
 		f.i("ADDQ $64, R14")
 	}
-	f.i("ADDQ $%d, R9", 4*f.m)
+	f.i("ADDQ $%d, R9", f.scaleBytes*f.m)
 	f.i("DECQ R11")
 	f.i("DECQ R10")
 	f.i("JNE  %s", name("half"))
@@ -182,7 +206,7 @@ func (f *fixedKernel) zero() {
 // scales writes the scales of the next group, times the unit of the table, to the frame.
 func (f *fixedKernel) scales(name func(string) string) {
 	a, b := f.x, f.tmp
-	unit := f.lo[0]
+	unit := f.acc[0][0]
 	f.i("CMPQ stype+56(FP), $1")
 	f.i("JEQ  %s", name("bf16"))
 	f.i("JGT  %s", name("f32"))
@@ -210,13 +234,18 @@ func (f *fixedKernel) scales(name func(string) string) {
 	}
 }
 
+// prefetch fetches a half-block ahead: less far with several rows of x, which take as much longer.
+func (f *fixedKernel) prefetch() {
+	for j := range f.bits {
+		f.i("PREFETCHT0 %d(AX)", fixedAhead/f.m&^63+64*j)
+	}
+}
+
 // half adds a half-block of some streams, 8 rows each, to y.
 func (f *fixedKernel) half(first int, x rows) {
 	word := func(j, s int) string { return fmt.Sprintf("%d(AX)", 64*j+32*(first+s)) }
 	if first == 0 {
-		for j := range f.bits {
-			f.i("PREFETCHT0 %d(AX)", fixedAhead+64*j)
-		}
+		f.prefetch()
 	}
 	if f.bits == 5 {
 		f.i("VMOVDQU %s, %s", word(4, 0), f.top)
@@ -368,16 +397,21 @@ func (f *fixedKernel) multiply(r int, first bool) {
 // flush adds the sums of a row of x to y. Each row of W has two, side by side.
 func (f *fixedKernel) flush(s, r int, acc []string) {
 	lo, hi, a, b := acc[0], acc[1], f.x, f.tmp
-	y := fmt.Sprintf("%d(DI)", 64*r+32*s)
 	f.i("VSHUFPS $0x88, %s, %s, %s", hi, lo, a)
 	f.i("VSHUFPS $0xDD, %s, %s, %s", hi, lo, lo)
 	f.i("VBROADCASTSS %d(R9), %s", 4*r, b)
 	f.i("VPADDD %s, %s, %s", lo, a, lo)
 	f.i("VCVTDQ2PS %s, %s", lo, lo)
-	f.i("VMOVUPS %s, %s", y, a)
-	f.i("VMULPS %s, %s, %s", b, lo, lo)
-	f.i("VFMADD231PS %d(SP), %s, %s", 32*s, lo, a)
-	f.i("VMOVUPS %s, %s", a, y)
+	f.scaled(s, r, lo, b, a)
+}
+
+// scaled adds a sum, times the scale of x and that of the group, to y.
+func (f *fixedKernel) scaled(s, r int, sum, scale, tmp string) {
+	y := fmt.Sprintf("%d(DI)", 64*r+32*s)
+	f.i("VMOVUPS %s, %s", y, tmp)
+	f.i("VMULPS %s, %s, %s", scale, sum, sum)
+	f.i("VFMADD231PS %d(SP), %s, %s", 32*s, sum, tmp)
+	f.i("VMOVUPS %s, %s", tmp, y)
 }
 
 // quantize emits the rounding of x to fixed point, 32 columns at a time: see fixedX in package cpu. Blocks

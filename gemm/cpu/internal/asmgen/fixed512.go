@@ -2,9 +2,6 @@ package main
 
 import "fmt"
 
-// fixed512Ahead is the distance of the prefetches in bytes: what a Zen 5 reads in twice the time that memory takes to answer.
-const fixed512Ahead = 8192
-
 // fixed512 emits fixed at 512 bits, for processors that have dot products of words. Words of a row's two halves name the values of two
 // columns: VPERMW looks at their lower five bits, and the table is there over and over where it has fewer values. So no mask is
 // needed. x is in the order in which the columns come, see fixedOrder.
@@ -78,7 +75,7 @@ func (g *gen) fixed512Rows(bits, m int) {
 	g.i("VMULPS.BCST unit+72(FP), Z%d, Z%[1]d", f512Scale)
 	g.label(name("same"))
 	for j := range bits {
-		g.i("PREFETCHT0 %d(AX)", fixed512Ahead+64*j)
+		g.i("PREFETCHT0 %d(AX)", fixedAhead+64*j)
 	}
 	for i := range m * chains {
 		g.i("VPXORQ Z%d, Z%[1]d, Z%[1]d", i)

@@ -12,6 +12,7 @@ func (g *gen) unpackFixed(bits int) {
 	g.i("MOVQ halves+24(FP), CX")
 	f := &fixedKernel{gen: g, bits: bits}
 	f.allocate()
+	f.load()
 	g.label("half")
 	for rows := range 2 { // 8 each
 		word := func(j int) string { return fmt.Sprintf("%d(AX)", 64*j+32*rows) }

@@ -64,6 +64,11 @@ func Files() map[string][]byte {
 			}
 			g.gemmFixed(false)
 			g.gemmFixed(true)
+			g.fixedBytes()
+			for bits := 2; bits <= 5; bits++ {
+				g.fixedSteps(bits, false)
+				g.fixedSteps(bits, true)
+			}
 			g.fixedOrder()
 			for bits := 2; bits <= 5; bits++ {
 				g.fixed512(bits)
