@@ -42,6 +42,14 @@ func (d *mlp) in() []Weight {
 	return []Weight{d.gate.w, d.up.w}
 }
 
+// recordIn returns the weights that read the MLP's input in a recorded step.
+func (d *mlp) recordIn() []Weight {
+	if d.both.w != nil {
+		return []Weight{d.both.w}
+	}
+	return d.in()
+}
+
 // linear is y = x·Wᵀ + bias.
 type linear struct {
 	name string

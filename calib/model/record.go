@@ -607,7 +607,7 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 	d, rows := &c.m.layers[i], r.t
 	rec.Linear(c.recordMixer(rec, r, i, at, x), rows, d.out().to(r.sum))
 	if d.moe == nil {
-		in := c.m.input(r.activations, r.n, rows, d.mlp.in()...)
+		in := c.m.input(r.activations, r.n, rows, d.mlp.recordIn()...)
 		c.m.addNorm(rec, in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
 		c.recordMLP(rec, r, d.mlp, in, d.mlp.down.to(r.sum))
 		c.m.addNorm(rec, y, r.h, r.sum, next, rows, eps)
@@ -638,10 +638,11 @@ func (c *Cache) recordPlain(rec Recorder, r *recordedStep, i int, at Step) {
 	m, d, a := c.m, &c.m.layers[i], r.activations
 	c.mix(a, i, at, r.places)
 	if d.feeds() {
-		x := m.mlpIn(a, d)
 		if d.moe == nil {
+			x := m.normFor(a, d.mlpNorm, d.block.MLPNorm.Eps, d.mlp.recordIn()...)
 			m.residual(a, nil, 0, func(y Array, add bool) { c.recordMLP(rec, r, d.mlp, x, d.mlp.down.into(y, add)) })
 		} else {
+			m.mlpIn(a, d)
 			c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
 		}
 	}

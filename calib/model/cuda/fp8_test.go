@@ -38,6 +38,7 @@ func TestHostFP8(t *testing.T) {
 			run("Inputs", testModelInputs)
 			run("Forms", testForms)
 			run("Gated", testGated)
+			run("Joined", testJoinedInputs)
 		}
 	})
 }

@@ -35,6 +35,7 @@ func TestGPUInputs(t *testing.T) {
 			t.Run("Model", func(t *testing.T) { testModelInputs(t, o) })
 			t.Run("Forms", func(t *testing.T) { testForms(t, o) })
 			t.Run("Gated", func(t *testing.T) { testGated(t, o) })
+			t.Run("Joined", func(t *testing.T) { testJoinedInputs(t, o) })
 		}
 	})
 }
@@ -469,6 +470,50 @@ func testModelInputs(t *testing.T, o *Ops) {
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
 			t.Errorf("result %d has other bits", i)
+		}
+	}
+}
+
+// joinedOtherwise has what is joined read otherwise than its parts would be.
+type joinedOtherwise struct{ preferring }
+
+func (o *joinedOtherwise) Join(parts ...model.Weight) (model.Weight, error) {
+	return o.Ops.Join(parts...)
+}
+
+// testJoinedInputs has steps of many texts whose joined weights read rows, where their parts would read them prepared.
+func testJoinedInputs(t *testing.T, o *Ops) {
+	const config = `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
+		"head_dim": 128, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": false}`
+	d, err := arch.Describe([]byte(config), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows = 35
+	ops := &joinedOtherwise{preferring{counting{Ops: o}, rows}}
+	src, err := decodebench.NewRandom("llama", d, decodebench.RandomOptions{Bits: 4, Group: 64, DType: hf.F16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := func(ops model.Ops) [][]float32 {
+		m, err := model.New(src, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		texts := make([][]int, rows)
+		for i := range texts {
+			texts[i] = []int{i % d.Vocab}
+		}
+		return mixtureSteps(t, m, texts)
+	}
+	want, got := steps(rowwise{ops}), steps(ops)
+	if ops.prepared != 2*2 { // what O and Down read, asked for twice
+		t.Errorf("%d inputs are prepared", ops.prepared)
+	}
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("text %d has other bits", i)
 		}
 	}
 }
