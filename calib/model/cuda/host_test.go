@@ -58,7 +58,7 @@ func TestHost(t *testing.T) {
 		switch i {
 		case 0:
 			opstest.Run(t, o, options)
-			run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
+			run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 330) })
 			run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 			run("Experts", func(t *testing.T) { testExperts(t, o) })
 			rounds("Devices", func(t *testing.T) { testDevices(t, o) })
@@ -162,7 +162,7 @@ func TestHostLong(t *testing.T) {
 					t.Run("RingInputs", func(t *testing.T) { testRingInputs(t, o, 1, 3, 8, 9, 16) })
 				}
 				if i == 0 {
-					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
+					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 330) })
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 					t.Run("Experts", func(t *testing.T) { testExperts(t, o) })
 					t.Run("Score", func(t *testing.T) { testScore(t, o) })

@@ -203,7 +203,8 @@ func (o *Ops) upload(dst driver.Ptr, src []byte) {
 			o.staged = 0
 			continue
 		}
-		n := copyWide(o.staging.Bytes()[o.staged:], src)
+		// In halves, of which one is on its way while the other is filled.
+		n := copyWide(o.staging.Bytes()[o.staged:min(o.staged+stagingBytes/2, stagingBytes)], src)
 		o.fail(o.stream.Write(dst, o.staging, o.staged, n))
 		o.staged += n
 		dst, src = dst+driver.Ptr(n), src[n:]
@@ -212,7 +213,7 @@ func (o *Ops) upload(dst driver.Ptr, src []byte) {
 
 // copyWide is copy by several processors where there is much: one is slower than the way to the device.
 func copyWide(dst, src []byte) int {
-	const share = 1 << 20
+	const share = 1 << 19
 	n := min(len(dst), len(src))
 	var all sync.WaitGroup
 	for from := share; from < n; from += share {

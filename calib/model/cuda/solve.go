@@ -8,6 +8,9 @@ import (
 const (
 	// factorSide is the side of the blocks that the kernels factor and solve.
 	factorSide = 64
+	// panel is how many columns are done before a product takes them to those that come after: one of 64 columns alone
+	// would read and write more than it multiplies.
+	panel = 256
 	// strip is how many columns of a symmetric product are computed at a time, so that
 	// little of its other half is.
 	strip = 2048
@@ -35,20 +38,30 @@ func (o *Ops) Cholesky(h model.Array, k int) bool {
 	failed := o.Floats(1) // 0, or a bit
 	defer o.Free(failed)
 	at := func(i, j int) driver.Ptr { return ptr(h) + driver.Ptr(4*(i*k+j)) }
+	// less takes the products of rows from one on, over depth columns from another, off so many columns at the diagonal.
+	less := func(row, from, columns, depth int) {
+		o.gemm(driver.GEMM{
+			M: k - row, N: columns, K: depth, TransB: true,
+			A: driver.Operand{Ptr: at(row, from), Ld: k}, B: driver.Operand{Ptr: at(row, from), Ld: k}, C: driver.Operand{Ptr: at(row, row), Ld: k},
+			In: driver.F32, Out: driver.F32, Alpha: -1, Beta: 1,
+		})
+	}
 	o.do(func() {
-		for from := 0; from < k; from += factorSide {
-			to := min(from+factorSide, k)
-			o.launch("factor_block", driver.Dim{X: 1}, driver.Dim{X: gradThreads}, at(from, from), k, to-from, failed)
-			if to == k {
-				break
+		for first := 0; first < k; first += panel {
+			end := min(first+panel, k)
+			for from := first; from < end; from += factorSide {
+				to := min(from+factorSide, end)
+				o.launch("factor_block", driver.Dim{X: 1}, driver.Dim{X: gradThreads}, at(from, from), k, to-from, failed)
+				if to == k {
+					break
+				}
+				o.solveBlock("solve_block_forward", at(to, from), k, k-to, at(from, from), k, to-from)
+				if to < end {
+					less(to, from, end-to, to-from)
+				}
 			}
-			o.solveBlock("solve_block_forward", at(to, from), k, k-to, at(from, from), k, to-from)
-			for c := to; c < k; c += strip {
-				o.gemm(driver.GEMM{
-					M: k - c, N: min(strip, k-c), K: to - from, TransB: true,
-					A: driver.Operand{Ptr: at(c, from), Ld: k}, B: driver.Operand{Ptr: at(c, from), Ld: k}, C: driver.Operand{Ptr: at(c, c), Ld: k},
-					In: driver.F32, Out: driver.F32, Alpha: -1, Beta: 1,
-				})
+			for c := end; c < k; c += strip {
+				less(c, first, min(strip, k-c), end-first)
 			}
 		}
 	})
@@ -71,26 +84,33 @@ func (o *Ops) Solve(x, l model.Array, rows, k int) {
 	}
 	row := func(j int) driver.Operand { return driver.Operand{Ptr: ptr(x) + driver.Ptr(4*j), Ld: k} }
 	at := func(i, j int) driver.Operand { return driver.Operand{Ptr: ptr(l) + driver.Ptr(4*(i*k+j)), Ld: k} }
-	o.do(func() {
-		for from := 0; from < k; from += factorSide { // x·L⁻ᵀ
-			to := min(from+factorSide, k)
-			o.solveBlock("solve_block_forward", row(from).Ptr, k, rows, at(from, from).Ptr, k, to-from)
-			if to < k {
-				o.gemm(driver.GEMM{
-					M: rows, N: k - to, K: to - from, A: row(from), B: at(to, from), C: row(to), TransB: true,
-					In: driver.F32, Out: driver.F32, Alpha: -1, Beta: 1,
-				})
-			}
+	// less takes products of some columns with L off others.
+	less := func(from, by, to driver.Operand, transposed bool, columns, depth int) {
+		if columns > 0 {
+			o.gemm(driver.GEMM{
+				M: rows, N: columns, K: depth, A: from, B: by, C: to, TransB: transposed,
+				In: driver.F32, Out: driver.F32, Alpha: -1, Beta: 1,
+			})
 		}
-		for from := (k - 1) / factorSide * factorSide; from >= 0; from -= factorSide { // ·L⁻¹
-			to := min(from+factorSide, k)
-			o.solveBlock("solve_block_back", row(from).Ptr, k, rows, at(from, from).Ptr, k, to-from)
-			if from > 0 {
-				o.gemm(driver.GEMM{
-					M: rows, N: from, K: to - from, A: row(from), B: at(from, 0), C: row(0),
-					In: driver.F32, Out: driver.F32, Alpha: -1, Beta: 1,
-				})
+	}
+	o.do(func() {
+		for first := 0; first < k; first += panel { // x·L⁻ᵀ
+			end := min(first+panel, k)
+			for from := first; from < end; from += factorSide {
+				to := min(from+factorSide, end)
+				o.solveBlock("solve_block_forward", row(from).Ptr, k, rows, at(from, from).Ptr, k, to-from)
+				less(row(from), at(to, from), row(to), true, end-to, to-from)
 			}
+			less(row(first), at(end, first), row(end), true, k-end, end-first)
+		}
+		for first := (k - 1) / panel * panel; first >= 0; first -= panel { // ·L⁻¹
+			end := min(first+panel, k)
+			for from := first + (end-1-first)/factorSide*factorSide; from >= first; from -= factorSide {
+				to := min(from+factorSide, end)
+				o.solveBlock("solve_block_back", row(from).Ptr, k, rows, at(from, from).Ptr, k, to-from)
+				less(row(from), at(from, first), row(first), false, from-first, to-from)
+			}
+			less(row(first), at(first, 0), row(0), false, first, end-first)
 		}
 	})
 }
