@@ -222,7 +222,7 @@ leaves 12 to 31 % more divergence than without it, and 22 to 37 % less than
 rounding (quantize/gptq/NOTES.md): errors of the layers before are not made up
 for. Parts share the way to their first blocks: each takes some windows of the
 text as far as any part begins, and leaves what they are there in OUT.parts. On
-a CPU four parts at once take 35 % of the time of one process, and eight 18 %.
+a CPU four parts at once take 36 % of the time of one process, and eight 20 %.
 All parts name the same --device; --merge names it too, and does not use it.
 Learned scales, --transform and texts that the model writes are of a whole
 model, and refused. So are mixed bits, which --dry-run --json mixes once: what
