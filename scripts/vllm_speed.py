@@ -4,7 +4,7 @@
     scripts/vllm_speed.py [--only bf16,ct,lutq] [--layers 32] [--requests 1,16,64,256] [--work FOLDER]
 
 The models have the shape of Llama-3-8B and weights that are random where they lie, so that nothing is read but a config.json. Each is
-loaded in a process of its own, all beside each other; then one after the other is timed: requests of 16 tokens each, to which as
+loaded in a process of its own, all beside each other, after the plugin has measured how to multiply; then one after the other is timed: requests of 16 tokens each, to which as
 many are added as --tokens says, the best of three times; decoding alone by the difference from an eighth of the tokens; and
 prompts of 896 tokens. bf16 is the model as it was, ct what `lutq export --to ct` writes, in groups of 128, and lutq a
 container in groups of --group columns, by the plugin for vLLM.
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 
 SHAPE = dict(
@@ -69,6 +70,21 @@ def fill_at_random() -> None:
                 p.random_(-(2**31), 2**31 - 1)
 
     dummy.initialize_dummy_weights = fill
+
+
+def measure(group: int) -> None:
+    """Has the plugin measure how to multiply while nothing else is on the GPU, and prints what it has found, each row's fastest first."""
+    import lutq_kernels
+    import torch
+
+    matrix = lambda leaf: types.SimpleNamespace(rows=LAYERS[leaf][0], k=LAYERS[leaf][1], bits=4, group=group, scale_type="f16")  # noqa: E731
+    for fused in (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)):
+        lutq_kernels.want([matrix(next(leaf for leaf in LAYERS if leaf.endswith(part))) for part in fused], torch.bfloat16)
+    op = lutq_kernels.KERNELS.find(next(iter(lutq_kernels.KERNELS.wanted["bf16"])), "bf16", torch.device("cuda", 0))
+    for name, layer in (op.plan["layers"] if op else {}).items():
+        for t in op.plan["products"][layer["products"][0]].get("timings", ()):
+            if t["rows"] in (48, 64, 96, 128, 256, 512, 1024) and t["us"]:
+                print(f"{name}, {t['rows']} rows, us:", ", ".join(f"{way} {us:.1f}" for way, us in sorted(t["us"].items(), key=lambda v: v[1] or 1e9)))
 
 
 def one(folder: Path, args: argparse.Namespace) -> None:
@@ -154,14 +170,22 @@ def main() -> int:
     p.add_argument("--attention", help="vLLM's attention backend (default its choice)")
     p.add_argument("--seconds", type=float, default=600, help="end what takes longer")
     p.add_argument("--work", type=Path, help="folder for logs (default a temporary one)")
+    p.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     args = p.parse_args()
+    if args.measure:
+        measure(args.group)
+        return 0
     if args.one:
         one(args.one, args)
         return 0
     work = Path(tempfile.mkdtemp(dir=args.work))
     end = time.time() + args.seconds
     processes = {}
+    if "lutq" in args.only:
+        begun = time.time()
+        subprocess.run([sys.executable, __file__, "--measure", "--group", str(args.group)], check=False)
+        print(f"measured in {time.time() - begun:.0f} s", flush=True)
     env = dict(os.environ, VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     try:
         for name in args.only:
