@@ -114,3 +114,65 @@ func TestPieces(t *testing.T) {
 		t.Errorf("not a number in row %d, column 5: %v", n/2, err)
 	}
 }
+
+// blindDevice is a plainDevice that searches scales, and finds no weight finite.
+type blindDevice struct {
+	plainDevice
+	asked *int
+}
+
+func (d blindDevice) Feedback(rounding.FeedbackOptions) (rounding.Feedback, error) { return d, nil }
+
+func (d blindDevice) Tables(t rounding.Tables, _ []float32) (bool, error) {
+	*d.asked++
+	for i := range t.Tops {
+		t.Tops[i] = math.Float32bits(float32(math.Inf(1)))
+	}
+	return true, nil
+}
+
+// TestNotFound: what a device does not find the host does again, so that errors are the host's.
+func TestNotFound(t *testing.T) {
+	const n, k, group, bits = 10, 64, 32, 4
+	table, err := lut.NewCodebook("nf", bits, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	w := make([]float32, n*k)
+	for i := range w {
+		w[i] = float32(rng.NormFloat64())
+	}
+	rows := func(stats rounding.Stats) ([][]byte, []rounding.RowError, error) {
+		s, err := NewState(stats, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := s.QuantizerBy(func() (Rounder, error) {
+			return rtn.NewQuantizer(lut.Format{Codebook: table, Group: group, Scale: weight.MSE, ScaleType: weight.F16})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts, errs := make([][]byte, 3), make([]rounding.RowError, n)
+		parts[lut.CodesPart], parts[lut.ScalesPart] = make([]byte, n*lut.RowBytes(k, bits)), make([]byte, n*2*k/group)
+		return parts, errs, q.Rows(parts, errs, w)
+	}
+	want, wantErrs, err := rows(plainDevice{k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	got, errs, err := rows(blindDevice{plainDevice{k}, &asked})
+	if err != nil || asked != 1 {
+		t.Fatalf("asked %d times: %v", asked, err)
+	}
+	if !slices.EqualFunc(got, want, bytes.Equal) || !slices.Equal(errs, wantErrs) {
+		t.Error("rows are something else")
+	}
+	w[3*k+7] = float32(math.NaN())
+	var bad *rounding.NotFiniteError
+	if _, _, err := rows(blindDevice{plainDevice{k}, &asked}); !errors.As(err, &bad) || bad.Row != 3 || bad.Col != 7 {
+		t.Errorf("not a number in row 3, column 7: %v", err)
+	}
+}
