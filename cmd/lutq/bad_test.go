@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +18,14 @@ import (
 
 const tiny = "../../calib/testdata/lutq-tiny"
 
-// exec runs a command line in this process.
+// progressLogged is what a log has of work that takes long, as any does on a slow machine.
+var progressLogged = regexp.MustCompile(`(?m)^lutq: \w+ \d+ % \(.*\n`)
+
+// exec runs a command line in this process. It leaves progress out.
 func exec(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(args, strings.NewReader(""), &out, &errs)
-	return code, out.String(), errs.String()
+	return code, out.String(), progressLogged.ReplaceAllString(errs.String(), "")
 }
 
 // victim is a copy of the tiny model, or of a container made from it, that a
