@@ -20,7 +20,7 @@ type Engine struct {
 	gpu     GPU // the device with a limit of blocks
 	modules map[Kernel]*module
 	choices map[choice]Way
-	flags   map[*driver.Stream]driver.Ptr
+	flags   map[zeros]driver.Ptr
 	args    driver.Args
 }
 
@@ -43,7 +43,7 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 
 // Planner returns an engine that chooses for a GPU that is not at hand. It can neither upload nor multiply.
 func Planner(g GPU, cache *driver.Cache) *Engine {
-	return &Engine{cache: cache, gpu: g, device: g.DeviceInfo, modules: map[Kernel]*module{}, choices: map[choice]Way{}, flags: map[*driver.Stream]driver.Ptr{}}
+	return &Engine{cache: cache, gpu: g, device: g.DeviceInfo, modules: map[Kernel]*module{}, choices: map[choice]Way{}, flags: map[zeros]driver.Ptr{}}
 }
 
 // GPU returns what families know of the device.
@@ -139,9 +139,16 @@ func (e *Engine) multiply(s *driver.Stream, w *Matrix, o Operands, by Way) error
 		}
 		o.X = to
 	}
-	if needs.Flags {
+	words := 0
+	switch {
+	case needs.Flags:
+		words = FlagWords
+	case needs.Left:
+		words = LeftWords
+	}
+	if words > 0 {
 		var err error
-		if o.Flags, err = e.flagsOf(s); err != nil {
+		if o.Flags, err = e.zerosOf(s, words); err != nil {
 			return err
 		}
 	}
@@ -212,21 +219,27 @@ func (e *Engine) function(l Launch) (*driver.Function, error) {
 	return f, nil
 }
 
-// flagsOf returns the flags by which the workers of a product tell each other of sums: 0 before and after, and of one stream, whose
+// zeros are so many words of a stream that are 0 before and after each product.
+type zeros struct {
+	stream *driver.Stream
+	words  int
+}
+
+// zerosOf returns the words by which the workers of a product tell each other of sums: 0 before and after, and of one stream, whose
 // products follow each other.
-func (e *Engine) flagsOf(s *driver.Stream) (driver.Ptr, error) {
-	at, ok := e.flags[s]
+func (e *Engine) zerosOf(s *driver.Stream, words int) (driver.Ptr, error) {
+	at, ok := e.flags[zeros{s, words}]
 	if ok {
 		return at, nil
 	}
-	at, err := e.dev.Alloc(4 * FlagWords)
+	at, err := e.dev.Alloc(4 * words)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.Fill32(at, 0, FlagWords); err != nil {
+	if err := s.Fill32(at, 0, words); err != nil {
 		return 0, errors.Join(err, e.dev.Free(at))
 	}
-	e.flags[s] = at
+	e.flags[zeros{s, words}] = at
 	return at, nil
 }
 

@@ -122,6 +122,7 @@ type Needs struct {
 	Form  Form // that it reads X in; nil: row by row
 	Sums  int  // bytes of scratch memory
 	Flags bool // [FlagWords] words that are 0 before and after
+	Left  bool // [LeftWords] of them instead
 }
 
 // Scratch returns the bytes of scratch memory with room for m rows of k numbers in the form.
@@ -134,6 +135,9 @@ func (n Needs) Scratch(m, k int) int {
 
 // FlagWords are the words by which the blocks of a product tell each other of sums.
 const FlagWords = 132 * 16
+
+// LeftWords are the words in which blocks leave each other sums without flags: 96 KiB for each of 132 workers.
+const LeftWords = 132 * 96 << 10 / 4
 
 // Form is an order other than row by row in which products read X: a value that can be compared.
 type Form interface {

@@ -30,7 +30,7 @@ type Operands struct {
 
 	Step *Step // that the product is one of, or nil
 
-	// Flags are those of [Needs], which the engine fills in.
+	// Flags are those of [Needs], or what is left there, which the engine fills in.
 	Flags driver.Ptr
 }
 

@@ -133,6 +133,7 @@ void ld_global_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const 
 void ld_relaxed_gpu_global_v4_f32(float& a, float& b, float& c, float& d, const void* p);
 void ld_acquire_gpu_global_u32(uint32_t& v, const uint32_t* flag);
 void st_relaxed_gpu_global_u32(uint32_t* flag, uint32_t v);
+void st_relaxed_gpu_global_v4_f32(void* p, float a, float b, float c, float d);
 void st_global_v4_u32(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d);
 void prefetch_global_L2(const void* p);
 void fence_acq_rel_gpu();

@@ -946,6 +946,9 @@ void st_relaxed_gpu_global_u32(uint32_t* flag, uint32_t v) {
     host::after_wait();
     *flag = v;
 }
+void st_relaxed_gpu_global_v4_f32(void* p, float a, float b, float c, float d) {
+    st_global_v4_u32(p, __float_as_uint(a), __float_as_uint(b), __float_as_uint(c), __float_as_uint(d));
+}
 void ld_acquire_gpu_global_u32(uint32_t& v, const uint32_t* flag) {
     host::after_wait();
     if ((v = *flag) == 0) host::fail("waits for a flag that nobody sets");

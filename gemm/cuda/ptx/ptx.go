@@ -31,6 +31,8 @@ var (
 	peers string
 	//go:embed cluster.cuh
 	cluster string
+	//go:embed left.cuh
+	left string
 )
 
 // Instructions returns the types of integers and one PTX instruction each under its own name.
@@ -51,6 +53,9 @@ func Fields() string { return fields }
 
 // Cluster returns how two blocks of a cluster send each other numbers. It follows [WGMMA].
 func Cluster() string { return cluster }
+
+// Left returns how blocks leave each other sums without flags. It follows [WGMMA].
+func Left() string { return left }
 
 // Slots returns how warps leave sums in shared memory and add them up. It follows lut.cuh.
 func Slots() string { return slots }

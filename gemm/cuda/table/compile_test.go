@@ -21,7 +21,7 @@ func TestKept(t *testing.T) {
 	bytes := *table
 	bytes.fp8 = true
 	few := []string{ptx.Instructions(), lutSource, ptx.Slots(), gemmSource, wideSource}
-	many := append([]string{ptx.WGMMA(), ptx.Fields(), ptx.Prepared(), columnsSource, manySource, ptx.Cluster(), pairSource, denseSource, bytesSource, fp8Source}, few...)
+	many := append([]string{ptx.WGMMA(), ptx.Fields(), ptx.Prepared(), columnsSource, weightsSource, manySource, ptx.Cluster(), pairSource, ptx.Left(), spreadSource, denseSource, bytesSource, fp8Source}, few...)
 	for _, test := range []struct {
 		name    string
 		w       *Tiles

@@ -94,7 +94,7 @@ type manyGatedKernel struct {
 // Kernel implements [cuda.Kernel]. There is none built ahead of time.
 func (k manyGatedKernel) Kernel() driver.Kernel {
 	of := manyKernel{k.Format, k.Many}.Kernel()
-	of.Source = ptx.Instructions() + ptx.Prepared() + ptx.GLU() + lutSource + k.Lookup.source() + ptx.WGMMA() + ptx.Fields() + fieldGatesSource + blockSource + manySource
+	of.Source = ptx.Instructions() + ptx.Prepared() + ptx.GLU() + lutSource + k.Lookup.source() + ptx.WGMMA() + ptx.Fields() + fieldGatesSource + blockSource + weightsSource + manySource
 	into := 0
 	if k.into {
 		into = 1

@@ -150,6 +150,18 @@ func TestCompile(t *testing.T) {
 		of.Options.Arch = "sm_90a"
 		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.pairVariant), Kernel: of, Spills: pairSpills})
 	}
+	spreads := fewSpreadKernels()
+	switch {
+	case *cudatest.Long:
+		spreads = allSpreadKernels()
+	case *cudatest.Cover:
+		spreads = append(spreads, conform.Covering(allSpreadKernels(), func(k spreadKernel) []string { return append(cuda.Format(k.Format).Traits(), k.String()) })...)
+	}
+	for _, k := range spreads {
+		of := k.Kernel()
+		of.Options.Arch = "sm_90a"
+		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.spread), Kernel: of, Spills: manySpills})
+	}
 	fp8 := fewFP8Kernels()
 	switch {
 	case *cudatest.Long:
@@ -256,6 +268,29 @@ func fewPairKernels() []pairKernel {
 		for j, v := range f.pairVariants() {
 			if i == 0 && j%2 == 0 || i > 0 && j%4 == i {
 				all = append(all, pairKernel{f, v})
+			}
+		}
+	}
+	return all
+}
+
+// allSpreadKernels and fewSpreadKernels are the same of lutspread.cu.
+func allSpreadKernels() []spreadKernel {
+	var all []spreadKernel
+	for _, f := range Formats() {
+		for _, v := range f.spreadVariants() {
+			all = append(all, spreadKernel{f, v})
+		}
+	}
+	return all
+}
+
+func fewSpreadKernels() []spreadKernel {
+	var all []spreadKernel
+	for i, f := range []Format{{4, 128, weight.F16, driver.F16}, {4, 64, weight.F16, driver.BF16}, {3, 32, weight.F16, driver.BF16}} {
+		for j, v := range f.spreadVariants() {
+			if i == 0 && j%4 == 2 || i > 0 && j%5 == i {
+				all = append(all, spreadKernel{f, v})
 			}
 		}
 	}

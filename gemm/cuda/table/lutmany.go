@@ -16,6 +16,8 @@ import (
 var (
 	//go:embed block.cuh
 	blockSource string
+	//go:embed weights.cuh
+	weightsSource string
 	//go:embed lutmany.cu
 	manySource string
 )
@@ -157,7 +159,7 @@ func (v Many) Source(f Format, stages, atoms, planes int) driver.Kernel {
 	}
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", manyName, f.name()),
-		Source: Source() + v.Lookup.source() + ptx.WGMMA() + ptx.Fields() + blockSource + manySource,
+		Source: Source() + v.Lookup.source() + ptx.WGMMA() + ptx.Fields() + blockSource + weightsSource + manySource,
 		Options: driver.CompileOptions{Defines: append(append(f.Defines(), v.Lookup.Defines()...), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", v.threads()/32),
 			fmt.Sprintf("COLUMNS=%d", v.Columns), fmt.Sprintf("GROUPS4=%d", v.Groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), fmt.Sprintf("PLANES=%d", planes), fmt.Sprintf("WIDE_ROWS=%d", wide))},
 	}

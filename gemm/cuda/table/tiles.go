@@ -172,6 +172,8 @@ func (t *Tiles) Kernels(g cuda.GPU, by cuda.Way, m int) []driver.Kernel {
 		return []driver.Kernel{lutcolumns{by.form()}.Kernel(), manyKernel{t.format, by}.Kernel()}
 	case pairVariant:
 		return []driver.Kernel{lutcolumns{by.many().form()}.Kernel(), pairKernel{t.format, by}.Kernel()}
+	case spread:
+		return []driver.Kernel{lutcolumns{by.many().form()}.Kernel(), spreadKernel{t.format, by}.Kernel()}
 	case fp8Variant:
 		return []driver.Kernel{lutbytes{t.format.Type}.Kernel(), fp8Kernel{t.format, by}.Kernel()}
 	}
@@ -216,6 +218,11 @@ func (t *Tiles) Launch(g cuda.GPU, at []driver.Ptr, by cuda.Way, o cuda.Operands
 			return nil, fmt.Errorf("%v by a table that is not the integers", by)
 		}
 		l = t.byPairs(at, by, o, Pairs, g.SMs)
+	case spread:
+		if by.Lookup == Integers && !t.hasIntegers(g) {
+			return nil, fmt.Errorf("%v by a table that is not the integers", by)
+		}
+		l = t.spreadOut(at, by, o, Workers, g.SMs)
 	case fp8Variant:
 		l = t.byFP8(at, by, o, Workers, g.SMs)
 	default:
@@ -300,6 +307,9 @@ func (t *Tiles) Choosable(g cuda.GPU, rows int) []driver.Kernel {
 	for _, v := range t.format.pairVariants() {
 		ways = append(ways, v)
 	}
+	for _, v := range t.format.spreadVariants() {
+		ways = append(ways, v)
+	}
 	for _, v := range t.format.fp8Variants() {
 		ways = append(ways, v)
 	}
@@ -342,6 +352,9 @@ func (t *Tiles) WaveEfficiency(g cuda.GPU, by cuda.Way, m int) (float64, error) 
 	case pairVariant:
 		share := by.divide(t.n, t.k, m, Pairs) // of which each is two multiprocessors
 		return share.efficiency(max(g.SMs/2, 1)), nil
+	case spread:
+		share := by.divide(t.n, t.k, m, Workers)
+		return share.efficiency(g.SMs), nil
 	case fp8Variant:
 		share := by.divide(t.n, t.k, m, Workers)
 		return share.efficiency(g.SMs), nil

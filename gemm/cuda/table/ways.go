@@ -57,7 +57,7 @@ func (t *Tiles) halfWays(g cuda.GPU, m int) []cuda.Way {
 	if pairsTried {
 		all = append(all, t.pairWays(g, m)...)
 	}
-	return all
+	return append(all, t.spreadWays(g, m)...) // behind all others until a GPU has shown which are the first
 }
 
 // withLookups returns ways of lutmany.cu with the lookups that a matrix may be multiplied by, each behind the table's.
