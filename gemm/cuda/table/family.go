@@ -2,7 +2,7 @@
 //
 // Codes are looked up, multiplied on tensor cores and scaled in one kernel: lutgemm.cu for few rows of X, lutwide.cu for up to 32, both
 // of common parts in lut.cuh. On Hopper there are kernels for very many rows: lutmany.cu, lutpair.cu for up to 256 by pairs of
-// blocks, and lutfp8.cu, which rounds to E4M3. Others write rows as numbers: lutrows.cu, lutdense.cu, and lutfold.cu in E4M3. A kernel is compiled for a width, group size, scale type and activation type; N, K and M are arguments.
+// blocks, lutspread.cu for those of small layers, and lutfp8.cu, which rounds to E4M3. Others write rows as numbers: lutrows.cu, lutdense.cu, and lutfold.cu in E4M3. A kernel is compiled for a width, group size, scale type and activation type; N, K and M are arguments.
 package table
 
 import (

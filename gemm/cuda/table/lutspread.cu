@@ -324,11 +324,12 @@ __device__ __forceinline__ void collect_field(const Params& p, const Work& w, u3
 }
 
 __device__ __forceinline__ void end_field(const Params& p, const Work& w, u32 field, u32 worker, bool keep) {
+    constexpr u32 many = SPLITS == 1 ? 4 : 2;  // of small fields a thread has no more
     const Sharers s = sharers_of(w, worker);
     if (s.count <= 2)
-        collect_field<4, 2>(p, w, field, worker, s, keep);
+        collect_field<many, 2>(p, w, field, worker, s, keep);
     else
-        collect_field<2, 4>(p, w, field, worker, s, keep);
+        collect_field<many / 2, 4>(p, w, field, worker, s, keep);
 }
 
 // ---- kernel ----

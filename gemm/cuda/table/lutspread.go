@@ -181,15 +181,20 @@ func (t *Tiles) spreadOut(at []driver.Ptr, v spread, o cuda.Operands, workers, s
 	return l
 }
 
-// spreadWays returns the ways of lutspread.cu that are tried beside others, or none where not all blocks are at work at once.
+// spreadWays returns the ways of lutspread.cu that are tried beside others: those predicted to take less than lutmany.cu. There are none where not
+// all blocks are at work at once.
 func (t *Tiles) spreadWays(g cuda.GPU, m int) []cuda.Way {
 	if !g.Hopper() || !g.CooperativeGrids || m < fewestSpread || m > mostSpread {
 		return nil
 	}
+	least := math.Inf(1)
+	for _, v := range t.format.manyVariants() {
+		least = min(least, v.cost(t.n, t.k, m))
+	}
 	var all []cuda.Way
 	for _, v := range t.format.spreadVariants() {
 		allowed := t.lookup == chosen || t.lookup == v.Lookup
-		if v.Lookup == Integers && !t.hasIntegers(g) || !allowed || v.shared(t.format) > g.SharedPerBlock {
+		if v.Lookup == Integers && !t.hasIntegers(g) || !allowed || v.shared(t.format) > g.SharedPerBlock || v.cost(t.n, t.k, m) > least {
 			continue
 		}
 		all = append(all, v)

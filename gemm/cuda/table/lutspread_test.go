@@ -166,6 +166,7 @@ func TestSpreadWays(t *testing.T) {
 		{4096, 4096, 128, "spread c128 g2 s1"},
 		{8192, 8192, 128, "spread c128 g3 s1"},
 		{4096, 4096, 257, ""},
+		{28672, 4096, 256, ""},
 	} {
 		all := Like(Format{4, 128, weight.F16, driver.F16}, test.n, test.k).Ways(g, test.m)
 		got, first, count := "", slices.IndexFunc(all, is), 0
