@@ -15,6 +15,9 @@ var spreadSource string
 
 const spreadName = "lutspread"
 
+// spreadsTried is whether lutspread.cu is tried beside others. It has yet to run on a GPU, which is what TestGPUSpread is for.
+const spreadsTried = false
+
 // spread is lutspread.cu as it is compiled: fields whose sums all workers that share them add up.
 type spread struct {
 	Columns int // rows of X of a field
@@ -38,10 +41,16 @@ func (f Format) spreadVariants() []spread {
 	}
 	var all []spread
 	for _, v := range []spread{
-		{Columns: 48, Groups: 2, Splits: 2}, {Columns: 48, Groups: 4, Splits: 1},
-		{Columns: 64, Groups: 1, Splits: 4}, {Columns: 64, Groups: 2, Splits: 2}, {Columns: 64, Groups: 4, Splits: 1},
-		{Columns: 96, Groups: 2, Splits: 1}, {Columns: 96, Groups: 3, Splits: 1},
-		{Columns: 128, Groups: 2, Splits: 1}, {Columns: 128, Groups: 3, Splits: 1}, {Columns: 192, Groups: 2, Splits: 1},
+		{Columns: 48, Groups: 2, Splits: 2},
+		{Columns: 48, Groups: 4, Splits: 1},
+		{Columns: 64, Groups: 1, Splits: 4},
+		{Columns: 64, Groups: 2, Splits: 2},
+		{Columns: 64, Groups: 4, Splits: 1},
+		{Columns: 96, Groups: 2, Splits: 1},
+		{Columns: 96, Groups: 3, Splits: 1},
+		{Columns: 128, Groups: 2, Splits: 1},
+		{Columns: 128, Groups: 3, Splits: 1},
+		{Columns: 192, Groups: 2, Splits: 1},
 	} {
 		for _, l := range []Lookup{Replicated, Integers} {
 			v.Lookup = l
@@ -115,16 +124,17 @@ type spreadKernel struct {
 // Kernel implements [cuda.Kernel].
 func (k spreadKernel) Kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
-	of := k.many().Source(k.Format, stages, atoms, 0)
-	of.Name = fmt.Sprintf("%s.%s.cu", spreadName, k.name())
-	of.Source = Source() + k.Lookup.source() + ptx.WGMMA() + ptx.Left() + ptx.Fields() + weightsSource + spreadSource
-	of.Options.Defines = append(of.Options.Defines, "OF_ATOM=2", fmt.Sprintf("SPLITS=%d", k.Splits))
-	for i, d := range of.Options.Defines {
-		if d == fmt.Sprintf("WARPS=%d", k.many().threads()/32) {
-			of.Options.Defines[i] = fmt.Sprintf("WARPS=%d", k.threads()/32)
-		}
+	wide := 0
+	if k.many().wideRows(k.Format) {
+		wide = 1
 	}
-	return of
+	return driver.Kernel{
+		Name:   fmt.Sprintf("%s.%s.cu", spreadName, k.name()),
+		Source: Source() + k.Lookup.source() + ptx.WGMMA() + ptx.Left() + ptx.Fields() + weightsSource + spreadSource,
+		Options: driver.CompileOptions{Defines: append(append(k.Defines(), k.Lookup.Defines()...), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
+			fmt.Sprintf("COLUMNS=%d", k.Columns), fmt.Sprintf("GROUPS4=%d", k.Groups), fmt.Sprintf("SPLITS=%d", k.Splits),
+			fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), fmt.Sprintf("WIDE_ROWS=%d", wide), "PLANES=0", "OF_ATOM=2")},
+	}
 }
 
 // divide returns how m rows of X by an N×K matrix are divided among up to so many workers, as takes the least: whole fields, or all fields with

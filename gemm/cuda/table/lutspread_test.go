@@ -153,7 +153,7 @@ func TestSpreadDivide(t *testing.T) {
 	}
 }
 
-// TestSpreadWays holds these ways to be behind all others, and few.
+// TestSpreadWays holds these ways to be few, and to be tried where they should be.
 func TestSpreadWays(t *testing.T) {
 	g := cuda.GPU{DeviceInfo: driver.DeviceInfo{Major: 9, SMs: 132, SharedPerBlock: HopperShared, CooperativeGrids: true}}
 	is := func(by cuda.Way) bool { _, ok := by.(spread); return ok }
@@ -168,23 +168,21 @@ func TestSpreadWays(t *testing.T) {
 		{4096, 4096, 257, ""},
 		{28672, 4096, 256, ""},
 	} {
-		all := Like(Format{4, 128, weight.F16, driver.F16}, test.n, test.k).Ways(g, test.m)
-		got, first, count := "", slices.IndexFunc(all, is), 0
-		for _, by := range all {
-			if is(by) {
-				count++
-			}
+		w := Like(Format{4, 128, weight.F16, driver.F16}, test.n, test.k)
+		all, got := w.spreadWays(g, test.m), ""
+		if len(all) > 0 {
+			got = all[0].String()
 		}
-		if first >= 0 {
-			got = all[first].String()
+		if got != test.want || len(all) > spreadTried {
+			t.Errorf("%+v: %v", test, all)
 		}
 		alone := g
 		alone.CooperativeGrids = false
-		if slices.ContainsFunc(Like(Format{4, 128, weight.F16, driver.F16}, test.n, test.k).Ways(alone, test.m), is) {
-			t.Errorf("%+v: blocks may not be at work at once", test)
+		if all := w.spreadWays(alone, test.m); len(all) > 0 {
+			t.Errorf("%+v: %v where blocks may not be at work at once", test, all)
 		}
-		if first == 0 || got != test.want || count > spreadTried {
-			t.Errorf("%+v: %d of them from %d on, %q first", test, count, first, got)
+		if slices.ContainsFunc(w.Ways(g, test.m), is) != (spreadsTried && test.want != "") {
+			t.Errorf("%+v: these are among what is tried: %v", test, !spreadsTried)
 		}
 	}
 }

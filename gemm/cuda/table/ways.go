@@ -57,7 +57,10 @@ func (t *Tiles) halfWays(g cuda.GPU, m int) []cuda.Way {
 	if pairsTried {
 		all = append(all, t.pairWays(g, m)...)
 	}
-	return append(all, t.spreadWays(g, m)...) // behind all others until a GPU has shown which are the first
+	if spreadsTried {
+		all = append(all, t.spreadWays(g, m)...)
+	}
+	return all
 }
 
 // withLookups returns ways of lutmany.cu with the lookups that a matrix may be multiplied by, each behind the table's.
