@@ -123,7 +123,7 @@ func modules(acts driver.DType) []driver.Kernel {
 // loading returns them in the order in which they are loaded until a kernel is found: last those that one learns by, which take a
 // compiler as long as all others.
 func loading(acts driver.DType) []driver.Kernel {
-	all := append(modules(acts), ringsKernel(), SearchKernel())
+	all := append(modules(acts), SearchKernel(), ringsKernel())
 	learns := func(k driver.Kernel) int {
 		if strings.HasPrefix(k.Name, "grad.") || strings.HasPrefix(k.Name, "train.") {
 			return 1
