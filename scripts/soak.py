@@ -92,7 +92,8 @@ class Round:
     EXPECTED = ("already exists", "is gone", "no space left", "not enough space", "another process is writing", "its mark is gone", "no part is finished")
 
     def note(self, err: str) -> None:
-        line = err.strip().split("\n")[0]
+        line = [x for x in err.split("\n") if x.startswith("lutq: ")][-1:] or [err]  # behind notes
+        line = line[0]
         if not any(e in line for e in self.EXPECTED):
             self.problems.append(line)
 

@@ -302,7 +302,7 @@ func (r *Relay) walkSome(ctx context.Context, v *view, groups []int) (err error)
 
 // giveUp says why nothing is shared.
 func (r *Relay) giveUp(err error) error {
-	r.Note(fmt.Sprintf("%s: what others could go on from is not kept, and takes longer for it: %v", r.Folder.Name(), err))
+	r.Note(fmt.Sprintf("%s: what the text is where parts begin cannot be kept, so each goes all the way by itself: %v", r.Folder.Name(), err))
 	return errGivenUp
 }
 

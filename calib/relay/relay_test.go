@@ -301,7 +301,7 @@ func TestFull(t *testing.T) {
 	if err != nil || from != 0 {
 		t.Errorf("goes on from block %d, error %v", from, err)
 	}
-	if len(notes) != 1 || !strings.Contains(notes[0], "out.parts: what others could go on from is not kept") || strings.Contains(notes[0], "\n") {
+	if len(notes) != 1 || !strings.Contains(notes[0], "out.parts: what the text is where parts begin cannot be kept, so each goes all the way by itself: ") || strings.Contains(notes[0], "\n") {
 		t.Errorf("noted: %q", notes)
 	}
 }
