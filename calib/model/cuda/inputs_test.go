@@ -483,13 +483,13 @@ func (o *joinedOtherwise) Join(parts ...model.Weight) (model.Weight, error) {
 
 // testJoinedInputs has steps of many texts whose joined weights read rows, where their parts would read them prepared.
 func testJoinedInputs(t *testing.T, o *Ops) {
-	const config = `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
-		"head_dim": 128, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": false}`
+	const config = `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "num_attention_heads": 3, "num_key_value_heads": 1,
+		"head_dim": 128, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 384, "rms_norm_eps": 1e-5, "tie_word_embeddings": false}`
 	d, err := arch.Describe([]byte(config), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rows = 35
+	const rows = 35 // and shapes for which no other test has preferred a kernel
 	ops := &joinedOtherwise{preferring{counting{Ops: o}, rows}}
 	src, err := decodebench.NewRandom("llama", d, decodebench.RandomOptions{Bits: 4, Group: 64, DType: hf.F16})
 	if err != nil {
